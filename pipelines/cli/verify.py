@@ -19,9 +19,11 @@ from warehouse.storage import remote_checkpoints
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
 from warehouse.storage.integrity import Damage, data_damage
+from warehouse.storage.log_actions import VACUUM_BEGUN, VACUUMED, added_files, read_log
 from warehouse.storage.lost_screenshots import lost_screenshots
 from warehouse.storage.remote import RemoteTable
-from warehouse.storage.table_log import VACUUM_BEGUN, VACUUMED, TableLog, added_files, read_log
+from warehouse.storage.remote_log import log_of
+from warehouse.storage.table_log import TableLog
 from warehouse.storage.tables import Warehouse
 
 REPAIR = "`flywheel doctor --repair`, or a backup"
@@ -93,7 +95,7 @@ def _parts(warehouse: Warehouse, all_versions: bool) -> Iterator[tuple[str, Call
 
 
 def _of_log(warehouse: Warehouse, table: str) -> list[Damage]:
-    log = TableLog(warehouse.home, table)
+    log = log_of(warehouse.home, table)
     found = []
     try:
         if log.remote is not None:
@@ -125,7 +127,7 @@ def _of_remote_log(log: TableLog, remote: RemoteTable) -> list[Damage]:
 def _of_data(warehouse: Warehouse, table: str, all_versions: bool) -> list[Damage]:
     try:
         delta = warehouse.delta(table)
-        remote = TableLog(warehouse.home, table).remote
+        remote = log_of(warehouse.home, table).remote
         found = data_damage(warehouse.folder(table), delta, remote, wholly=True) if delta is not None else []
         if delta is None or not all_versions:
             return found
@@ -137,7 +139,7 @@ def _of_data(warehouse: Warehouse, table: str, all_versions: bool) -> list[Damag
 
 def _of_older(warehouse: Warehouse, table: str) -> Iterator[Damage]:
     """Files that any version names. What a purge has erased is missing rightly, so only what comes after the last one has to be there."""
-    log = TableLog(warehouse.home, table)
+    log = log_of(warehouse.home, table)
     history = warehouse.history(table)
     purged = max((commit.version for commit in history if commit.operation in (VACUUM_BEGUN, VACUUMED)), default=-1)
     if log.remote is not None:

@@ -12,7 +12,7 @@ import pytest
 
 from warehouse.core.errors import CorruptTable
 from warehouse.core.home import Home
-from warehouse.storage import table_log, tables
+from warehouse.storage import log_actions, table_log, tables
 from warehouse.storage.chain import RECORD_BYTES, Chain, Record
 from warehouse.storage.table_log import TableLog
 from warehouse.storage.tables import Warehouse
@@ -96,7 +96,7 @@ def test_while_another_writer_is_at_work_its_commit_is_not_read(warehouse: Wareh
 @pytest.mark.parametrize("harm", ["empty", "cut", "zeros", "data cut", "data zeros", "data gone"])
 def test_a_torn_commit_that_nobody_acknowledged_is_set_aside(warehouse: Warehouse, make: Any, harm: str) -> None:
     log = unacknowledged(warehouse, make)
-    (data,) = [log.folder / name for name, _ in table_log.added_files(table_log.read_log(log.file(2)))]
+    (data,) = [log.folder / name for name, _ in log_actions.added_files(log_actions.read_log(log.file(2)))]
     path = data if "data" in harm else log.file(2)
     content = path.read_bytes()
     path.write_bytes({"empty": b"", "cut": content[:60], "zeros": bytes(len(content))}.get(harm.removeprefix("data "), b""))

@@ -25,8 +25,8 @@ from warehouse.core.store import STORE_VARIABLE, Store
 from warehouse.datasets.withdrawal import purge, withdraw
 from warehouse.storage import query, table_log, tables
 from warehouse.storage.remote import RemoteTable
+from warehouse.storage.remote_log import log_of
 from warehouse.storage.stored_screens import pictures
-from warehouse.storage.table_log import TableLog
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_copy_that_was_lost_or_damaged_is_made_again(tmp_path: Path, store: St
     (one,) = _hosts(tmp_path, 1)
     one.replace_partition("episodes", [Make.episode("a")], **FIRST)
     one.append_partition("episodes", [Make.episode("b")], **FIRST)
-    (data, *_), log = one.files("episodes"), TableLog(one.home, "episodes")
+    (data, *_), log = one.files("episodes"), log_of(one.home, "episodes")
     for path in (data, log.file(1)):
         path.write_bytes(b"garbled" * 10)
         assert _ids(Warehouse(one.home)) == ["a", "b"]
@@ -149,7 +149,7 @@ def test_a_commit_that_was_changed_in_the_store_is_noticed(tmp_path: Path, store
     one, two = _hosts(tmp_path, 2)
     for name in "abc":
         one.append_partition("episodes", [Make.episode(name)], **FIRST)
-    log = TableLog(one.home, "episodes").file(2)
+    log = log_of(one.home, "episodes").file(2)
     name = f"tables/episodes/_delta_log/{log.name}"
     if what == "lost":
         store.delete([name])
@@ -317,8 +317,8 @@ def test_a_reader_that_cannot_copy_what_others_committed_says_so(tmp_path: Path,
     one, two = _hosts(tmp_path, 2)
     one.append_partition("episodes", [Make.episode("a")], **FIRST)
     assert _ids(two) == ["a"]
-    monkeypatch.setattr("warehouse.storage.table_log._LOOK_S", 0.2)
-    with TableLog(two.home, "episodes").lock():
+    monkeypatch.setattr("warehouse.storage.remote_log._LOOK_S", 0.2)
+    with log_of(two.home, "episodes").lock():
         assert _ids(Warehouse(two.home)) == ["a"], "there is nothing that it lacks"
         one.append_partition("episodes", [Make.episode("b")], **FIRST)
         with pytest.raises(StoreUnreachable, match=f"process {os.getpid()}.* has not let them be copied"):
@@ -351,7 +351,7 @@ def test_a_long_history_has_checkpoints_of_its_log_in_each_copy(tmp_path: Path, 
         (one, two)[number % 2].append_partition("episodes", [Make.episode(f"e-{number:02d}")], **FIRST)
     expected = [f"e-{number:02d}" for number in range(70)]
     assert _ids(one) == _ids(two) == _ids(three) == expected and _ids(three, version=41) == expected[:41]
-    log = TableLog(two.home, "episodes")
+    log = log_of(two.home, "episodes")
     assert log.checkpoint(70).exists() and not any("checkpoint" in each.name for each in store.list("tables/episodes"))
     log.checkpoint(70).write_bytes(b"torn")
     again = Warehouse(two.home)
@@ -364,7 +364,7 @@ def test_versions_that_many_hosts_raced_for_are_reported_by_the_log_of_each(tmp_
     one, two = _hosts(tmp_path, 2)
     for number in range(4):
         (one, two)[number % 2].append_partition("episodes", [Make.episode(f"e-{number}")], **FIRST)
-    logs = [TableLog(each.home, "episodes") for each in (one, two)]
+    logs = [log_of(each.home, "episodes") for each in (one, two)]
     assert one.version("episodes") == two.version("episodes") == 4
     assert logs[0].commits.head_link() == logs[1].commits.head_link(), "both have the same chain"
     for line in logs[0].file(4).read_text().splitlines():

@@ -21,8 +21,8 @@ from warehouse.core.locks import FileLock
 from warehouse.datasets import erasing_episodes
 from warehouse.storage.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
 from warehouse.storage.data_files import UNFINISHED
+from warehouse.storage.log_actions import VACUUMED
 from warehouse.storage.partitions import check_iteration
-from warehouse.storage.table_log import VACUUMED
 from warehouse.storage.tables import Warehouse
 
 WITHDRAWABLE = tuple(name for name, table in TABLES.items() if any(column.name == "withdrawn" for column in table.columns))

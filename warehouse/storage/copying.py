@@ -17,8 +17,10 @@ from warehouse.storage import remote_checkpoints
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.chain import UNKNOWN
 from warehouse.storage.data_files import check_file
+from warehouse.storage.log_actions import added_files, read_actions
 from warehouse.storage.remote import RemoteTable
-from warehouse.storage.table_log import TableLog, added_files, read_actions
+from warehouse.storage.remote_log import num_unlinked
+from warehouse.storage.table_log import TableLog
 from warehouse.storage.tables import Warehouse
 
 
@@ -103,7 +105,7 @@ def _on_disk(log: TableLog) -> _Table | None:
     logs = [log.file(version).read_bytes() for version in range(newest + 1)]
     named = {name: size for each in logs for name, size in added_files(read_actions(each))}
     files = {name: size for name, size in named.items() if (log.folder / name).exists()}
-    return _Table(name=log.table, logs=logs, files=files, unlinked=log.num_unlinked(logs))
+    return _Table(name=log.table, logs=logs, files=files, unlinked=num_unlinked(log.commits, logs))
 
 
 def _send(remote: RemoteTable, log: TableLog, name: str, is_there: bool) -> None:

@@ -2,7 +2,7 @@
 the data files that were read or written here, and readers read only that. What is there is checked as files of the disk are.
 
 A commit is made in the copy and counts once its log file is put in the store, where none of that version may be yet: the data files that it
-adds are there by then. See table_log.py.
+adds are there by then. See remote_log.py.
 """
 
 from __future__ import annotations
@@ -161,8 +161,3 @@ class RemoteTable:
     def erase(self, paths: Iterable[str]) -> None:
         """Delete data files, by their paths below the folder."""
         self.take_back([self._folder / path for path in paths])
-
-
-def removed_files(actions: Iterable[dict[str, Any]]) -> Iterable[str]:
-    """Paths, as they are quoted in the log, of the data files that a commit takes out of the table."""
-    return (action["remove"]["path"] for action in actions if "remove" in action)

@@ -23,8 +23,10 @@ from warehouse.core.home import atomic_write
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.chain import UNKNOWN, Record
 from warehouse.storage.integrity import data_damage
+from warehouse.storage.log_actions import commit_info, read_log
+from warehouse.storage.remote_log import log_of
 from warehouse.storage.stand_ins import lines, places, stand_ins
-from warehouse.storage.table_log import HINT, TableLog, commit_info, read_log
+from warehouse.storage.table_log import HINT, TableLog
 from warehouse.storage.tables import Warehouse
 
 _PLACE = re.compile(r"iteration=(\d{4})/stage=([^/]+)/")
@@ -45,7 +47,7 @@ def find_steps(warehouse: Warehouse) -> list[Step]:
     """What can be done for the tables of a home, as they are now."""
     steps: list[Step] = []
     for table in TABLES:
-        log = TableLog(warehouse.home, table)
+        log = log_of(warehouse.home, table)
         steps += list(_log_steps(log)) or list(_data_steps(warehouse, log))
     return steps
 

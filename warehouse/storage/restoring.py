@@ -9,7 +9,7 @@ from deltalake.exceptions import DeltaError
 
 from warehouse.core.errors import UnknownTable
 from warehouse.storage.commits import retry_commit
-from warehouse.storage.table_log import VACUUM_BEGUN, VACUUMED
+from warehouse.storage.log_actions import VACUUM_BEGUN, VACUUMED
 from warehouse.storage.tables import Warehouse
 
 

@@ -20,7 +20,8 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.table_log import TableLog, added_files, commit_info, read_log
+from warehouse.storage.log_actions import added_files, commit_info, read_log
+from warehouse.storage.table_log import TableLog
 from warehouse.storage.writing import create
 
 Actions = list[dict[str, Any]]

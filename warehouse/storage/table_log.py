@@ -1,18 +1,13 @@
 """The log of one Delta table and its chain: which version counts, whether the files behind it are as they were committed, and how a commit
-becomes one that counts. Rows are tables.py's business.
+becomes one that counts. Rows are tables.py's business; tables in an object store are remote_log.py's.
 
 A commit is done once its data files, its log file, their folders and its record in the chain are on the disk; nobody reads it before. What
 lies in the log beyond the chain is of a writer that is at work or was killed, or was torn by a power cut. The next one to come settles it
 under the table's lock: what is whole is taken into the chain, what is torn is moved to `set_aside`. What the chain holds is never moved.
-
-Of a table in an object store (remote.py) all this is the copy. What others have committed is taken into its chain first, once each commit
-was seen to follow those before it; what was committed here is in the chain once its log file is in the store, under a version that nobody
-else has taken. A log file of the copy that is not as the chain says is copied again.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -21,35 +16,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from warehouse.core.durable import digest, make_folder, sync, sync_file
-from warehouse.core.errors import ConfigError, CorruptTable, StoreUnreachable
+from warehouse.core.errors import ConfigError, CorruptTable
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.locks import FileLock
-from warehouse.core.store import STORE_VARIABLE
 from warehouse.storage.chain import UNKNOWN, Chain, Record
-from warehouse.storage.data_files import RESTORE_OBJECT, check_file
-from warehouse.storage.remote import RemoteTable, removed_files
+from warehouse.storage.data_files import check_file
+from warehouse.storage.log_actions import AFTER, VACUUM_BEGUN, added_files, commit_info, read_log
+from warehouse.storage.remote import RemoteTable
 
-AFTER = "after"
-"""Metadata of every commit: the link in the chain that it follows. A log that holds it had a chain."""
 COMMITS_PER_CHECKPOINT = 100
 HINT = "_last_checkpoint"
-VACUUM_BEGUN, VACUUMED = "VACUUM START", "VACUUM END"
-"""Operations of the commits between which older versions lose their files."""
-_OWN_COMMITS = 3
-"""How many commits one writer makes in a row, all of which say that they follow what was there before: columns, erasing, rows."""
-_AT_ONCE = 64
-_WRITTEN_S = 3600.0
-"""A data file of the copy that no commit names may be of a writer at work for so long."""
-_LOOK_S = 30.0
-_TRIED = "creates-are-safe"
-"""File beside the copies of a store in which conditional puts were seen to work."""
 _WRITING = threading.local()
 """Tables, by their folders, that this thread is at the head of."""
 _CHECKED: dict[str, tuple[int, int, int]] = {}
@@ -66,10 +47,8 @@ class TableLog:
         self.path = self.folder / "_delta_log"
         self.commits = Chain(home.chain / f"{table}.commits")
         self.checkpoints = Chain(home.chain / f"{table}.checkpoints")
-        self.remote = RemoteTable(home.store, table, self.folder) if home.store is not None else None
+        self.remote: RemoteTable | None = None
         self._home = home
-        self._listed: set[str] | None = None
-        """Data files that were in the store when the purge that is under way began."""
 
     def file(self, version: int) -> Path:
         return self.path / f"{version:020d}.json"
@@ -83,12 +62,10 @@ class TableLog:
 
     def newest(self) -> int | None:
         """The newest version that counts; None where the table has no chain. Settles what others left, where nobody is at work on it."""
-        if self.remote is not None:
-            self._follow(self.remote)
         head = self.commits.head()
         if head is None:
             return None
-        if self.remote is None and self._is_unsettled(head.version):
+        if self._is_unsettled(head.version):
             self._settle_if_alone()
             head = self.commits.head() or head
         return head.version
@@ -158,19 +135,8 @@ class TableLog:
         _CHECKED[str(path)] = state
 
     def _copied_again(self, path: Path, record: Record) -> bool:
-        """Whether a damaged file of a copy was replaced by what is in the store."""
-        if self.remote is None:
-            return False
-        if path != self.file(record.version):  # of a checkpoint, which is not kept there
-            for each in (self.path / HINT, path):
-                each.unlink(missing_ok=True)
-            return True
-        data = self.remote.log(record.version)
-        if data is None or digest(data) != record.digest:
-            what = "is missing, though it was committed" if data is None else "was changed after its commit"
-            raise CorruptTable(f"table {self.table}: {self.remote.url(path)} {what}. To fix it: {RESTORE_OBJECT}")
-        _copy(data, path)
-        return True
+        """Whether a damaged file was replaced by what it is a copy of."""
+        return False
 
     def _last_checkpoints(self, version: int) -> Iterator[Record]:
         """Records of the checkpoints up to a version, the last first."""
@@ -197,6 +163,10 @@ class TableLog:
             finally:
                 _heads().discard(str(self.folder))
 
+    def is_at_head(self) -> bool:
+        """Whether this thread is, inside `writing`."""
+        return str(self.folder) in _heads()
+
     def after(self) -> dict[str, str]:
         """What the metadata of the next commit has to hold."""
         return {AFTER: self.commits.head_link()}
@@ -204,9 +174,6 @@ class TableLog:
     def settle(self, *, is_own: bool = False) -> None:
         """Take what is whole in the log into the chain, and move what is torn aside. Call with the lock held. Raises CorruptTable where
         there is no chain and the newest commit is torn, or where `is_own`, what the caller has just committed."""
-        if self.remote is not None:
-            self._settle_copy(self.remote, is_own=is_own)
-            return
         head = self.commits.head()
         if head is None:
             self._begin()
@@ -225,144 +192,6 @@ class TableLog:
         self.commits.append(records)
         self._settle_checkpoints(head.version)
 
-    def _follow(self, remote: RemoteTable) -> None:
-        """Take what was committed elsewhere into the copy. Does nothing at the head of the log, where nobody is ahead of us."""
-        if str(self.folder) in _heads():
-            return
-        head = self.commits.head()
-        if head is None:
-            is_behind = remote.is_begun()
-        else:
-            last, following = remote.logs(head.version, head.version + 2)
-            self._check_head(remote, head, last)
-            is_behind = following is not None
-        if head is None and not is_behind and (on_disk := self._home.root / "tables" / self.table / "_delta_log").is_dir():
-            raise ConfigError(
-                f"{remote.url_of_table} has no table, but {on_disk.parent} has one: `flywheel store copy` puts the tables of this home "
-                f"there; or unset {STORE_VARIABLE}, or name another home"
-            )
-        if not is_behind and not (self.file(0).exists() if head is None else self._is_unsettled(head.version)):
-            return
-        lock = self.lock()
-        if lock.acquire(timeout_s=None if head is None else _LOOK_S):
-            try:
-                self.settle()
-            finally:
-                lock.release()
-        elif is_behind and self.commits.head() == head:
-            raise StoreUnreachable(
-                f"table {self.table}: commits of other hosts are in {remote.url_of_table}, and process {lock.holder()}, which commits, "
-                f"has not let them be copied for {_LOOK_S:.0f} s: do the same again once it goes on, or end it"
-            )
-
-    def _settle_copy(self, remote: RemoteTable, *, is_own: bool) -> None:
-        """`settle` of a table in an object store. Raises CommitFailedError where another writer was faster than ours."""
-        head = self.commits.head()
-        version = 0 if head is None else head.version + 1
-        if head is not None and not is_own:
-            self._check_head(remote, head, remote.log(head.version))
-        theirs = [] if is_own else remote.logs_from(version)
-        if theirs:
-            self._take_in(remote, version, theirs)
-        version += len(theirs)
-        while self.file(version).exists():
-            what = self.find_damage(version) or self._ends_anothers_purge(version)
-            if what is not None and is_own:
-                raise CorruptTable(f"table {self.table}: {self.file(version)} {what}, though it was just written: look at its disk")
-            if what is not None:
-                self._set_aside_from(version, what)
-                return
-            if not self._publish(remote, version):
-                if is_own:
-                    raise CommitFailedError(f"version {version} of table {self.table} was committed elsewhere")
-                self._settle_copy(remote, is_own=False)
-                return
-            self.commits.append([self.record(version)])
-            version += 1
-        if head is not None:
-            self._settle_checkpoints(head.version)
-
-    def _check_head(self, remote: RemoteTable, head: Record, log: bytes | None) -> None:
-        """Raises CorruptTable where the store does not have the last commit of the copy, which nothing may be committed on top of then."""
-        if log is None or digest(log) != head.digest:
-            raise CorruptTable(
-                f"table {self.table}: {remote.url(self.file(head.version))} {'is missing' if log is None else 'is another'}, though it was "
-                f"committed. To fix it: {RESTORE_OBJECT}; where the store was put back to an earlier state, delete "
-                f"{self._home.tables.parent}, and the folder of that name of every other home: these are copies of what was there before"
-            )
-
-    def _take_in(self, remote: RemoteTable, version: int, logs: Sequence[bytes]) -> None:
-        """Have the copy hold the commits from `version` on, which are in the store."""
-        if self.file(version).exists() and self.file(version).read_bytes() != logs[0]:
-            self._set_aside_from(version, "was overtaken by another writer's")
-        records = [Record(version + index, len(log), digest(log)) for index, log in enumerate(logs)]
-        self._check_order(remote, records, logs)
-        for record, log in zip(records, logs, strict=True):
-            _copy(log, self.file(record.version))
-        for begin in range(0, len(records), _AT_ONCE):
-            self.commits.append(records[begin : begin + _AT_ONCE])
-        if any(commit_info(read_actions(log)).get("operation") == VACUUMED for log in logs):
-            self._erase_copies(records[-1].version)
-
-    def _erase_copies(self, version: int) -> None:
-        """Of data files that commits up to a version took out of the table, and of what killed writers left."""
-        removed, held = self._removed(version), self._held(version)
-        for path in self.folder.rglob("*.parquet"):
-            name = path.relative_to(self.folder).as_posix()
-            if name in held or "_delta_log" in path.parts:
-                continue
-            with suppress(FileNotFoundError):
-                if name in removed or time.time() - path.stat().st_mtime > _WRITTEN_S:
-                    path.unlink()
-
-    def _check_order(self, remote: RemoteTable, records: Sequence[Record], logs: Sequence[bytes]) -> None:
-        """Each commit says which link of the chain it follows: so it is seen where one before it was changed."""
-        num = len(self.commits)
-        before = [self.commits.link(index) for index in range(max(0, num - _OWN_COMMITS), num)]
-        links = [*before[:-1], *self.commits.links(records)]
-        try:
-            unlinked = _unlinked(links, records[0].version, logs)
-        except ValueError as error:
-            url = remote.url(self.file(records[0].version))
-            raise CorruptTable(
-                f"table {self.table}: {url}, or one after it, is not a log ({error}). To fix it: {RESTORE_OBJECT}"
-            ) from error
-        if unlinked and unlinked[-1] >= remote.num_unlinked():
-            url = remote.url(self.file(unlinked[-1]))
-            raise CorruptTable(
-                f"table {self.table}: {url} does not follow the commits before it: it, or one of them, was changed. To fix it: "
-                f"{RESTORE_OBJECT}"
-            )
-
-    def num_unlinked(self, logs: Sequence[bytes]) -> int:
-        """How many of a table's first versions, of which these are the log files, do not all say rightly which commits they follow: those
-        that a repair has changed, and those of before."""
-        records = [Record(version, len(log), digest(log)) for version, log in enumerate(logs)]
-        unlinked = _unlinked(self.commits.links(records, afresh=True), 0, logs)
-        return unlinked[-1] + 1 if unlinked else 0
-
-    def _publish(self, remote: RemoteTable, version: int) -> bool:
-        """Have a commit of ours count; False where somebody else's has this version. Raises ConfigError for a store that cannot say."""
-        if not (tried := self._home.tables.parent / _TRIED).exists():
-            remote.store.check_creates()
-            tried.touch()
-        log = self.file(version).read_bytes()
-        actions = read_actions(log)
-        operation = commit_info(actions).get("operation")
-        if operation == VACUUM_BEGUN:
-            self._listed = set(remote.data_files())
-        elif operation == VACUUMED:
-            remote.erase(sorted((self._listed or set()) - self._held(version)))
-        remote.upload(self.folder / path for path, _ in added_files(actions))
-        return remote.publish(version, log)
-
-    def _ends_anothers_purge(self, version: int) -> str | None:
-        """What is wrong with the end of a purge whose beginning another process has put: what it is to delete, only that one knew. The
-        purge is done again by its next call."""
-        if commit_info(read_log(self.file(version))).get("operation") == VACUUMED and self._listed is None:
-            return "ends a purge that was cut off"
-        return None
-
     def is_purged_since(self, version: int) -> bool:
         """Whether a purge has begun after this version of the chain. It deletes whatever no commit named then, so data files that were
         written before it may not be committed any more."""
@@ -371,22 +200,8 @@ class TableLog:
         return any(commit_info(read_log(self.file(each))).get("operation") == VACUUM_BEGUN for each in later)
 
     def unnamed_files(self) -> dict[str, int]:
-        """Sizes of data files in the store that no commit names: of writers that were killed, or are at work. None of a table on a disk."""
-        if self.remote is None or (head := self.newest()) is None:
-            return {}
-        there = self.remote.data_files()
-        logs = [self.file(version) for version in range(head + 1)]
-        named = {path for log in logs if log.exists() for path, _ in added_files(read_log(log))}
-        return {path: size for path, size in there.items() if path not in named}
-
-    def _removed(self, version: int) -> set[str]:
-        """Data files that commits up to a version took out of the table."""
-        return {unquote(path) for each in range(version + 1) for path in removed_files(read_log(self.file(each)))}
-
-    def _held(self, version: int) -> set[str]:
-        """Data files of a version."""
-        added = pa.table(DeltaTable(self.folder, version=version).get_add_actions(flatten=True)).column("path").to_pylist()
-        return {unquote(path) for path in added}
+        """Sizes of data files in the object store that no commit names. None of a table on a disk."""
+        return {}
 
     def _take_back(self) -> None:
         """Nobody has read what lies beyond the chain: a commit that could not be kept did not happen."""
@@ -544,17 +359,6 @@ class TableLog:
             self.checkpoints.append([self._record(head.version, path)])
 
 
-def _unlinked(links: Sequence[str], version: int, logs: Sequence[bytes]) -> list[int]:
-    """Versions, of the log files from `version` on, that say of themselves that they follow others than those before them. `links` are
-    those of the chain up to the last version, of which at least one is of before the first. Raises ValueError for what is not a log."""
-    found = []
-    for index, log in enumerate(logs, start=len(links) - len(logs)):
-        follows = commit_info(read_actions(log)).get(AFTER)
-        if follows is not None and follows not in links[max(0, index - _OWN_COMMITS) : index]:
-            found.append(version + index - (len(links) - len(logs)))
-    return found
-
-
 def _heads() -> set[str]:
     if not hasattr(_WRITING, "tables"):
         _WRITING.tables = set()
@@ -562,41 +366,8 @@ def _heads() -> set[str]:
     return tables
 
 
-def _copy(data: bytes, path: Path) -> None:
-    """A file of a copy is whole, but need not survive a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    aside.write_bytes(data)
-    aside.replace(path)
-
-
 def _without(version: int) -> str:
     return (
         f"restore this log file from a backup; without one, `flywheel doctor --repair` leaves version {version} out of the table, keeps "
         "the commits after it where it can, and says what has to run again"
     )
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The actions of one commit. Raises ValueError for what is none, FileNotFoundError."""
-    return read_actions(path.read_bytes())
-
-
-def read_actions(log: bytes) -> list[dict[str, Any]]:
-    """The actions of one commit, of the bytes of its log file. Raises ValueError."""
-    actions = [json.loads(line) for line in log.splitlines()]
-    if not all(isinstance(action, dict) for action in actions):
-        raise ValueError("a line holds no action")
-    return actions
-
-
-def commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What a commit says of itself, its metadata included."""
-    return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})
-
-
-def added_files(actions: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int]]:
-    """Paths below the table's folder, and sizes, of the data files that a commit adds."""
-    for action in actions:
-        if (added := action.get("add")) is not None:
-            yield unquote(added["path"]), int(added["size"])

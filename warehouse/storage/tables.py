@@ -17,23 +17,25 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
-from warehouse.core.errors import CorruptTable, SchemaMismatch, StoreUnreachable, UnknownTable, WarehouseError, WriteConflict
+from warehouse.core.errors import CorruptTable, SchemaMismatch, StoreUnreachable, UnknownTable, WriteConflict
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
 from warehouse.core.store import at_once
-from warehouse.storage import writing
+from warehouse.storage import opening, writing
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.storage.chain import UNKNOWN
 from warehouse.storage.commits import ATTEMPTS_OF_HOSTS, MAX_ATTEMPTS, naming_a_full_disk, retry_commit
 from warehouse.storage.data_files import RESTORE, RESTORE_OBJECT, CheckFiles, check_file, check_files, write_files
 from warehouse.storage.integrity import raise_explained
 from warehouse.storage.listing_notes import files_of, note_files, noted_files
+from warehouse.storage.log_actions import VACUUM_BEGUN, VACUUMED, added_files, read_log
 from warehouse.storage.partitions import DataFile, check_iteration, check_partition, in_order, of_iterations, row_filter
-from warehouse.storage.table_log import COMMITS_PER_CHECKPOINT, VACUUM_BEGUN, VACUUMED, TableLog, added_files, read_log
-from warehouse.storage.writing import RowsAside, Source, create
+from warehouse.storage.remote_log import log_of
+from warehouse.storage.table_log import COMMITS_PER_CHECKPOINT, TableLog
+from warehouse.storage.writing import RowsAside, Source
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -41,9 +43,6 @@ if TYPE_CHECKING:
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
 PICTURES_AT_ONCE = 32
-_AT_HEAD: dict[Path, tuple[str, DeltaTable]] = {}
-"""Tables, by their folders, as this process has left them, and the link of the chain up to there: opening one again reads its log again."""
-_MAX_AT_HEAD = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,77 +365,18 @@ class Warehouse:
         """The Delta table to commit to, with the metadata of that commit: alone, at the newest version. What is committed inside counts,
         and survives a power cut, once the context has ended. The table is made where it is missing."""
         spec, log = _known(table), self._log(table)
-        with log.writing():
-            if log.commits.head() is None:
-                self._refuse_lost_log(spec)
-                made = create(spec, log.folder)
-                log.settle(is_own=True)
-                _keep_at_head(log, made)
-            delta = self._at_head(log)
+        with opening.open_to_commit(spec, log) as delta:
             yield delta, log.after()
-        _keep_at_head(log, delta)
 
     def retrying(self, what: str, table: str, commit: Callable[[], int]) -> int:
         """What `commit` returns, called again for as long as other writers are faster. Raises WriteConflict."""
         return retry_commit(what, self.folder(table), commit, attempts=self._attempts)
 
     def _log(self, table: str) -> TableLog:
-        return TableLog(self.home, table)
-
-    @staticmethod
-    def _at_head(log: TableLog) -> DeltaTable:
-        head = log.commits.head()
-        version = 0 if head is None else head.version
-        log.check(version)
-        link, delta = _AT_HEAD.pop(log.folder, (None, None))
-        if delta is not None and delta.version() == version and link == log.commits.head_link():
-            return delta
-        return DeltaTable(log.folder, version=version)
-
-    def _refuse_lost_log(self, spec: Table) -> None:
-        folder = self.folder(spec.name)
-        if any(folder.glob("*.parquet")) or any(folder.glob("iteration=*/*/*.parquet")):
-            raise CorruptTable(
-                f"table {spec.name}: {folder / '_delta_log'} holds no log, though there are data files. Restore the folder from a backup"
-            )
+        return log_of(self.home, table)
 
     def _open(self, spec: Table, version: int | None) -> DeltaTable | None:
-        folder, log = self.folder(spec.name), self._log(spec.name)
-        if version == NO_VERSION:
-            return None
-        try:
-            newest = log.newest()
-            if newest is None and not log.path.exists():
-                self._refuse_lost_log(spec)
-                if version is None:
-                    return None
-                raise UnknownTable(f"table {spec.name} has no version {version}: nothing was written to it yet")
-            if newest is None:
-                return self._open_unchained(spec, log, version)
-            wanted = newest if version is None else version
-            if not 0 <= wanted <= newest:
-                raise UnknownTable(f"table {spec.name} has no version {version}: it has 0 to {newest}")
-            log.check(wanted)
-            return DeltaTable(folder, version=wanted)
-        except WarehouseError:
-            raise
-        except (DeltaError, OSError) as error:
-            raise_explained(spec.name, folder, None, error, log.remote)
-
-    def _open_unchained(self, spec: Table, log: TableLog, version: int | None) -> DeltaTable | None:
-        """A table that nobody has written to since chains were introduced."""
-        try:
-            newest = DeltaTable(log.folder)
-        except TableNotFoundError:
-            self._refuse_lost_log(spec)
-            return None
-        if log.is_said_to_have_a_chain(newest.version()):
-            raise log.chain_is_missing()
-        if version is None:
-            return newest
-        if not 0 <= version <= newest.version():
-            raise UnknownTable(f"table {spec.name} has no version {version}: it has 0 to {newest.version()}")
-        return DeltaTable(log.folder, version=version)
+        return None if version == NO_VERSION else opening.open_version(spec, self._log(spec.name), version)
 
     def _screenshot_ids(self) -> tuple[int, set[str]]:
         """The newest version and the ids stored so far; only files that this object has not read before are read. Call with the lock
@@ -609,14 +549,6 @@ def local_path(uri: str) -> Path:
         return Path(unquote(urlparse(uri).path))
     path = Path(uri)
     return path if path.exists() else Path(unquote(uri))  # deltalake quotes the folder of the table, e.g. a space in the home's path
-
-
-def _keep_at_head(log: TableLog, delta: DeltaTable) -> None:
-    while len(_AT_HEAD) >= _MAX_AT_HEAD:
-        oldest, *_ = _AT_HEAD
-        _AT_HEAD.pop(oldest, None)
-    with suppress(WarehouseError, OSError, IndexError):  # a repair may have made the chain shorter since
-        _AT_HEAD[log.folder] = log.commits.link(delta.version()), delta
 
 
 def _metadata(iteration: str | None, stage: str | None) -> dict[str, str]:
