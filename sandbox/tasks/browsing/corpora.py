@@ -10,6 +10,7 @@ from sandbox.cache import cache_folder
 from sandbox.tasks.browsing.graph import Graph
 from sandbox.tasks.browsing.pages import Page
 from sandbox.tasks.browsing.site import WEB, Corpus, build
+from warehouse.core.errors import CorpusMissing, missing_extra
 from warehouse.core.identity import content_id, files_id
 
 _MADE_BY = (
@@ -26,18 +27,33 @@ _MADE_BY = (
 )
 
 
+Parts = tuple[str, str, Callable[[], dict[str, str]], Callable[[], Graph], Callable[[], list[Page]]]
+"""Of a corpus: the names of its site and its host, the versions of what it is made from, its graph, its pages."""
+
+
 @cache
 def corpus(name: str) -> Corpus:
-    """`almanac` or `handbook`, built where it is not in the cache. Raises CorpusMissing where its package cannot be had."""
-    from sandbox.tasks.browsing import almanac, handbook  # what they read from takes a while to load, and few processes ask for it
-
-    made_from: dict[str, tuple[str, str, Callable[[], dict[str, str]], Callable[[], Graph], Callable[[], list[Page]]]] = {
-        "almanac": (almanac.SITE, almanac.HOST, almanac.versions, almanac.graph, almanac.pages),
-        "handbook": (handbook.SITE, handbook.HOST, handbook.versions, handbook.graph, handbook.pages),
-    }
-    site, host, versions, graph, pages = made_from[name]
+    """`almanac` or `handbook`, built where it is not in the cache. Raises CorpusMissing where its packages cannot be had."""
+    site, host, versions, graph, pages = _almanac() if name == "almanac" else _handbook()
     code = files_id("code", [*(Path(__file__).with_name(module) for module in _MADE_BY), *WEB.iterdir()])
     folder = cache_folder() / "browsing" / content_id(name, [code, versions()])
     if not folder.exists():
         build(folder, site, pages())
     return Corpus(name=name, host=host, folder=folder, graph=graph())
+
+
+# What they read from takes a while to load, and few processes ask for it.
+
+
+def _almanac() -> Parts:
+    try:
+        from sandbox.tasks.browsing import almanac
+    except ModuleNotFoundError as error:
+        raise CorpusMissing(missing_extra(error.name, "browsing")) from error
+    return almanac.SITE, almanac.HOST, almanac.versions, almanac.graph, almanac.pages
+
+
+def _handbook() -> Parts:
+    from sandbox.tasks.browsing import handbook
+
+    return handbook.SITE, handbook.HOST, handbook.versions, handbook.graph, handbook.pages

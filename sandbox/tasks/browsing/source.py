@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from functools import cache, lru_cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from sandbox.actions import Action, Finished
@@ -26,7 +27,7 @@ from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskEntry, TaskFile, load_plain, read_task_file
 from sandbox.tasks.task_source import TaskSource
-from warehouse.core.errors import TaskError
+from warehouse.core.errors import CorpusMissing, TaskError
 
 SOURCE = "browsing"
 DOMAIN = "browsing"
@@ -94,7 +95,7 @@ class BrowsingSource:
     def environment(self) -> str:
         """With the versions of the data that lies on this machine, what the pages show, and the digest of the file of questions."""
         kept = debian.kept_file(HANDBOOK_PACKAGE)
-        data = [f"{name} {version(name)}" for name in ALMANAC_PACKAGES]
+        data = [f"{name} {version(name)}" for name in ALMANAC_PACKAGES if find_spec(name) is not None]
         data += [f"{HANDBOOK_PACKAGE} {debian.package_version(kept)}"] if kept is not None else []
         asked = curated.digest()
         data += [f"questions {asked}"] if asked is not None else []
@@ -136,7 +137,10 @@ def description(task: Task) -> str:
     """Raises TaskError for a task that is not this source's."""
     if family_of(task).corpus == "handbook":  # to say more its package would have to be fetched
         return "A question over the sections and tables of the Debian Reference."
-    return instance_of(task, first_seed(task)).question
+    try:
+        return instance_of(task, first_seed(task)).question
+    except CorpusMissing as error:
+        return f"A question over an almanac. {error}"
 
 
 TASK_SOURCE = TaskSource(
