@@ -9,7 +9,7 @@ from assets.metadata import data_version, describe, of_result, picture
 from assets.requests import AnnotateRequest, CollectRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.stage_assets import stage_asset
-from assets.task_pool import pool_of
+from assets.task_pool import task_pool_of
 from warehouse.lineage import registry
 from warehouse.reporting.screens import sample_screens
 from warehouse.reporting.svg import as_markdown
@@ -38,7 +38,7 @@ def rollouts(
         seed=settings.seed,
         checkpoint_id=registry.acting(tables.warehouse, iteration).checkpoint_id,
         first_instance=first_instance("rollout", iteration),
-        pool=pool_of(tables.warehouse, iteration),
+        pool=task_pool_of(tables.warehouse, iteration),
         acting=settings.acting,
         collection=settings.collection,
     )

@@ -247,7 +247,7 @@ INVARIANTS = (
     Invariant(
         name="pool_without_duplicates",
         asset="rollouts",
-        meaning="no two instances of the pool are the same, within a split or across splits",
+        meaning="no two instances of the task pool are the same, within a split or across splits",
         sql="""select content_id, count(*) as times, list(task_id || '/' || seed order by seed) as instances, list(distinct split) as splits
                from task_instances
                semi join (select content_id from task_instances where iteration = $iteration) using (content_id)

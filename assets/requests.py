@@ -47,7 +47,7 @@ class InitialiseRequest(StageRequest):
 
 
 class DemonstrateRequest(StageRequest):
-    """Let the oracle demonstrate each task of the pool on training instances."""
+    """Let the oracle demonstrate each task of the profile on training instances."""
 
     worker: Literal["demonstrate"] = "demonstrate"
     acting: ActingSettings

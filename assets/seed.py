@@ -34,7 +34,7 @@ GROUP = "seed"
     is_seed=True,
     group_name=GROUP,
     kinds={"deltalake"},
-    description="Every task of the pool, with its domain and whether it is held out; and the generated instances that are evaluated on.",
+    description="Every task of the profile, with its domain and whether it is held out; and the generated instances that are evaluated on.",
 )
 def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, warehouse = profile.load(), tables.warehouse

@@ -1,8 +1,8 @@
 """How every asset of an iteration and of the seed is declared: what they share.
 
-Each is restarted as failures.py says, has a version of its code, and is of the pool that lets one run at a time into a home. One that
-writes a table shows the table's columns, and with every materialization how many rows are of it and which columns of other assets they were
-made from.
+Each is restarted as failures.py says, has a version of its code, and is of the concurrency pool that lets one run at a time into a home.
+One that writes a table shows the table's columns, and with every materialization how many rows are of it and which columns of other
+assets they were made from.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warehouse.storage.catalogue import TABLES
 from warehouse.storage.partitions import row_filter
 from warehouse.storage.tables import Warehouse
 
-POOL = "flywheel_home"
+CONCURRENCY_POOL = "flywheel_home"
 """Dagster's run queue lets one run of it through at a time (`concurrency.pools` in dagster.yaml)."""
 OWNERS = ["team:flywheel"]
 ROW_COUNT, COLUMN_LINEAGE = "dagster/row_count", "dagster/column_lineage"
@@ -98,7 +98,7 @@ def stage_spec(name: str, *, table: str, stage: str | None = None, columns: Colu
 
 
 def _shared(is_seed: bool) -> dict[str, Any]:
-    return {"retry_policy": RETRY, "pool": POOL, **({} if is_seed else {"partitions_def": ITERATIONS})}
+    return {"retry_policy": RETRY, "pool": CONCURRENCY_POOL, **({} if is_seed else {"partitions_def": ITERATIONS})}
 
 
 def _code_version(compute: Compute) -> str:

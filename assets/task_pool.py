@@ -25,8 +25,8 @@ from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import TaskError
 from warehouse.evaluation.choosing import connect_to_choose
 from warehouse.evaluation.solve_rates import solve_rates
-from warehouse.reporting.pool_chart import PoolRow, pool_chart
 from warehouse.reporting.svg import as_markdown
+from warehouse.reporting.task_pool_chart import TaskPoolRow, task_pool_chart
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -49,10 +49,10 @@ def task_pool(context: dg.AssetExecutionContext, tables: WarehouseResource, prof
             data_version=data_version("off"), metadata=describe(wrote=wrote, note="self-challenge is switched off in this profile")
         )
     read = {table: warehouse.version(table) for table in ("evaluations", "episodes", "task_instances")}
-    choices, rows, refused = make_pool(warehouse, settings, iteration)
+    choices, rows, refused = make_task_pool(warehouse, settings, iteration)
     version = warehouse.replace_partition("task_instances", rows, iteration=iteration, stage=STAGE)
     bounds = settings.tasks.self_challenge
-    shown = [PoolRow(domain=each.task.domain, family=each.task.name, solved=each.solved, num=each.num) for each in choices]
+    shown = [TaskPoolRow(domain=each.task.domain, family=each.task.name, solved=each.solved, num=each.num) for each in choices]
     counts = {"instances": len(rows), "families": len({row["task_id"] for row in rows})}
     return dg.MaterializeResult(
         data_version=data_version([row["content_id"] for row in rows]),
@@ -61,13 +61,13 @@ def task_pool(context: dg.AssetExecutionContext, tables: WarehouseResource, prof
             counts={**counts, **{f"refused/{reason}": num for reason, num in refused.items()}},
             read=read,
             wrote={"task_instances": version},
-            pool=picture(as_markdown(pool_chart(shown, bounds.low, bounds.high))),
+            pool=picture(as_markdown(task_pool_chart(shown, bounds.low, bounds.high))),
             chosen=dg.MetadataValue.md(_table(choices)),
         ),
     )
 
 
-def make_pool(warehouse: Warehouse, settings: Profile, iteration: str) -> tuple[list[Choice], list[dict[str, Any]], dict[str, int]]:
+def make_task_pool(warehouse: Warehouse, settings: Profile, iteration: str) -> tuple[list[Choice], list[dict[str, Any]], dict[str, int]]:
     """The choice, the rows of `task_instances`, and how many seeds were refused, by reason."""
     tasks = [task for task in tasks_in(settings.tasks.lists).values() if task.domain in settings.tasks.domains and not task.held_out]
     challenge = settings.tasks.self_challenge
@@ -81,7 +81,7 @@ def make_pool(warehouse: Warehouse, settings: Profile, iteration: str) -> tuple[
     return choices, rows, refused
 
 
-def pool_of(warehouse: Warehouse, iteration: str) -> dict[str, tuple[int, ...]] | None:
+def task_pool_of(warehouse: Warehouse, iteration: str) -> dict[str, tuple[int, ...]] | None:
     """Task id → seeds that the iteration's collection plays; None where the pool does not choose them."""
     with connect(warehouse, tables=["task_instances"]) as con:
         found = con.execute(

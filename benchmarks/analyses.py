@@ -65,7 +65,7 @@ from models.rl.metrics import episode_metrics
 from models.rl.trainer import PpoRun, rollout_log_of, train_ppo
 from models.rl.value_pretraining import CriticSource
 from pipelines import profiles
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import profile_tasks
 from pipelines.stages.sandboxes import open_collector
 from sandbox.tasks.task import Split
 from warehouse.core.errors import ValueGateNotPassed
@@ -214,7 +214,7 @@ def name_of(domain: str, seed: int, arm: str, arguments: argparse.Namespace) -> 
 def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.Namespace, bars: Progress) -> tuple[Path, dict[str, Any]]:
     """Run an arm's RL; the checkpoint, and what it cost and showed."""
     profile, folder = start.profile, ROOT / name_of(domain, seed, arm, arguments)
-    tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
+    tasks = [task for task in profile_tasks(profile.tasks) if not task.held_out]
     config = config_of(profile, arm, episodes=arguments.episodes, seed=seed)
     stored = asyncio.run(_stored(start, num_stored(config, arguments.episodes), arguments, bars))
     run = PpoRun(

@@ -23,7 +23,7 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.backend import Kind
 from sandbox.pool.pool import SessionPool
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Task
 from warehouse.core.errors import SandboxError
@@ -219,7 +219,9 @@ def fuzzed_episode(number: int, kinds: Sequence[str]) -> tuple[str, Task, int, l
     return kind, task, dice.randrange(10_000), [fuzzed_action(dice, kind) for _ in range(ACTIONS_PER_EPISODE)]
 
 
-async def play(pool: Pool, task: Task, seed: int, todo: Sequence[Action], say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+async def play(
+    pool: SessionPoolProtocol, task: Task, seed: int, todo: Sequence[Action], say: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
     """Take the actions until the episode ends, and judge it. `outcome` is success, failed or crashed; then `error` says by what."""
     num_taken, started_s, at = 0, time.monotonic(), "reset"
     try:

@@ -58,7 +58,7 @@ from models.rl.config import PpoConfig
 from models.rl.curriculum import instances_met, quotas, round_requests
 from models.rl.trainer import PpoResult, PpoRun, train_ppo
 from pipelines import profiles
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import profile_tasks
 from pipelines.stages.sandboxes import open_collector
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import ModelError
@@ -115,7 +115,7 @@ LONGEST_LINE = 2**26
 
 
 def tasks_of(profile: Profile) -> dict[str, Task]:
-    return {task.name: task.model_copy(update={"max_steps": 1}) for task in pool_tasks(profile.tasks) if task.name in ONE_STEP}
+    return {task.name: task.model_copy(update={"max_steps": 1}) for task in profile_tasks(profile.tasks) if task.name in ONE_STEP}
 
 
 def profile_of(seed: int) -> Profile:

@@ -35,7 +35,7 @@ from models.families.seed_policy import seed_policy
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample
 from pipelines import profiles
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import profile_tasks
 from pipelines.stages.evaluate import task_counts
 from pipelines.stages.evaluate_checkpoint import run_evaluation
 from sandbox.tasks.task import Split
@@ -96,7 +96,7 @@ def measure(profile: Profile, policy: Path, split: Split, num_episodes: int) -> 
     found = {}
     for name, tasks in TASK_LISTS.items():
         listed = profiles.load(profile.name, {"tasks.lists": [tasks]})
-        each = num_episodes // len(pool_tasks(listed.tasks))
+        each = num_episodes // len(profile_tasks(listed.tasks))
         engine = EmbeddedEngine.from_checkpoint(policy)
         counts = task_counts(run_evaluation(listed, engine, split, each, Console(quiet=True)))
         engine.close()

@@ -21,7 +21,7 @@ from agent.policy.action_source import ActionSource, PolicyActionSource
 from agent.policy.batcher import Batcher
 from agent.policy.policy import Policy
 from agent.prompts.prompt import PromptBuilder
-from sandbox.pool.pool_protocol import Pool, SizedPool
+from sandbox.pool.pool_protocol import SessionPoolProtocol, SizedSessionPool
 
 
 class CollectorSettings(RunnerSettings):
@@ -38,7 +38,7 @@ class PoolCollector:
 
     def __init__(
         self,
-        pool: Pool,
+        session_pool: SessionPoolProtocol,
         builder: PromptBuilder,
         limits: EpisodeLimits | None = None,
         settings: CollectorSettings | None = None,
@@ -46,13 +46,15 @@ class PoolCollector:
         to_choose: bool = False,
     ) -> None:
         """`to_choose` as in EpisodeRunner."""
-        self._pool = pool
+        self._session_pool = session_pool
         self._settings = settings or CollectorSettings()
-        self._runner = EpisodeRunner(pool, builder, limits, self._settings, to_choose=to_choose)
+        self._runner = EpisodeRunner(session_pool, builder, limits, self._settings, to_choose=to_choose)
 
     @property
     def lease_use(self) -> LeaseUse:
-        return LeaseUse(leased_s=self._runner.leased_s, num_sessions=self._pool.size if isinstance(self._pool, SizedPool) else 0)
+        return LeaseUse(
+            leased_s=self._runner.leased_s, num_sessions=self._session_pool.size if isinstance(self._session_pool, SizedSessionPool) else 0
+        )
 
     async def collect(
         self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None, intervene: Intervene | None = None
@@ -73,7 +75,7 @@ class PoolCollector:
                 yield episode
 
     async def close(self) -> None:
-        await self._pool.close()
+        await self._session_pool.close()
 
     def _run_all(
         self, source: ActionSource, requests: Requests, log: EpisodeLog | None, live: Live, intervene: Intervene | None

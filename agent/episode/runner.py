@@ -22,7 +22,7 @@ from agent.episode.loop import UNKNOWN_ENVIRONMENT, EpisodeLimits, Intervene, ru
 from agent.episode.resume import Diverged, RecordedSteps
 from agent.policy.action_source import ActionSource
 from agent.prompts.prompt import PromptBuilder
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.session import Session
 from warehouse.core.errors import SandboxError, SandboxTimeout
 from warehouse.evaluation.choosing import require_choosable
@@ -52,7 +52,7 @@ class EpisodeRunner:
 
     def __init__(
         self,
-        pool: Pool,
+        session_pool: SessionPoolProtocol,
         builder: PromptBuilder,
         limits: EpisodeLimits | None = None,
         settings: RunnerSettings | None = None,
@@ -60,7 +60,7 @@ class EpisodeRunner:
         to_choose: bool = False,
     ) -> None:
         """`to_choose`: for a stage that learns or chooses. It plays no instance that is only reported, and raises ReportedOnly."""
-        self._pool = pool
+        self._session_pool = session_pool
         self._builder = builder
         self._limits = limits or EpisodeLimits()
         self._settings = settings or RunnerSettings()
@@ -126,7 +126,7 @@ class EpisodeRunner:
                     recorded.drop()
 
     async def _play_once(self, request: EpisodeRequest, play: Play) -> Episode:
-        async with self._pool.lease(request.task, screenshots=request.screenshots) as session:
+        async with self._session_pool.lease(request.task, screenshots=request.screenshots) as session:
             with self._meter.leased():
                 return await _in_time(play(session), request, self._settings.episode_timeout_s)
 

@@ -1,5 +1,5 @@
-"""Live sandboxes under annotated episodes: a session of a pool, of any kind, for as long as an episode runs; another one, and the episode
-once more, where the sandbox failed. Who decides in the episode is the service's business.
+"""Live sandboxes under annotated episodes: a pooled session of any kind for as long as an episode runs; another one, and the episode once
+more, where the sandbox failed. Who decides in the episode is the service's business.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from agent.episode.loop import EpisodeLimits, run_episode
 from agent.policy.action_source import StepContext
 from agent.policy.policy import Response
 from agent.prompts.prompt import PromptBuilder
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.session import Observation, Session
 from warehouse.core.errors import SandboxError
 
@@ -45,8 +45,8 @@ PAUSE_S = 0.3
 class LiveEpisode:
     """One episode on the sessions of a pool."""
 
-    def __init__(self, pool: Pool, request: EpisodeRequest) -> None:
-        self._pool, self._request = pool, request
+    def __init__(self, session_pool: SessionPoolProtocol, request: EpisodeRequest) -> None:
+        self._session_pool, self._request = session_pool, request
         self._session: Session | None = None
         self.num_failures = 0
         """Sandboxes that failed so far."""
@@ -81,7 +81,7 @@ class LiveEpisode:
                 await asyncio.sleep(PAUSE_S * 2 ** (num_failures - 1))
 
     async def _play_once(self, player: Player, builder: PromptBuilder, limits: EpisodeLimits, annotator: str) -> Episode:
-        async with self._pool.lease(self._request.task, screenshots=self._request.screenshots) as session:
+        async with self._session_pool.lease(self._request.task, screenshots=self._request.screenshots) as session:
             self._session = session
             try:
                 return await run_episode(

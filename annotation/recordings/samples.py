@@ -26,7 +26,7 @@ from warehouse.quality.personal_data import kinds_in
 from warehouse.routing.samples import sample_row
 
 ORIGIN = "annotation"
-"""What people did, as CT takes it: the mixture's pool `in_situ`."""
+"""What people did, as CT takes it: the mixture's sample pool `in_situ`."""
 VARIATION = "variation"
 """The same in a model's words; it shares that pool."""
 DOMAINS: dict[Track, str] = {"expert": "recorded-expert", "novice": "recorded-novice"}

@@ -36,7 +36,7 @@ from annotation.web.office import make_office
 from annotation.web.settings import WebSettings
 from sandbox.http.problems import PROBLEMS, shared_routes
 from sandbox.http.serving import api_version
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 
 ROUTES: tuple[Callable[[FastAPI], None], ...] = (
     routes_accounts.add_to,
@@ -63,14 +63,16 @@ def create_app(
     *,
     passwords: Passwords | None = None,
     parts: PartStore | None = None,
-    pool: Pool | None = None,
+    session_pool: SessionPoolProtocol | None = None,
     clock: Callable[[], float] = time.time,
 ) -> ASGIApp:
     """The ASGI application of a server. Its beginning brings back the runs that a server before it left, its end leaves them to the next;
-    the database is the caller's to close. `parts`: None keeps those of uploaded recordings beside the pictures; on `pool` it
+    the database is the caller's to close. `parts`: None keeps those of uploaded recordings beside the pictures; on `session_pool` it
     is tried whether these can be carried out. Raises ConfigError for a route that does not say who may call it."""
     settings = settings or WebSettings()
-    office = make_office(database, blobs, runs, task_priorities, settings, passwords=passwords, parts=parts, pool=pool, clock=clock)
+    office = make_office(
+        database, blobs, runs, task_priorities, settings, passwords=passwords, parts=parts, session_pool=session_pool, clock=clock
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

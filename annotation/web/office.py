@@ -71,12 +71,12 @@ def make_office(
     *,
     passwords: Passwords | None,
     parts: PartStore | None,
-    pool: Pool | None,
+    session_pool: Pool | None,
     clock: Callable[[], float],
 ) -> Office:
     """The arguments are those of app.create_app."""
     store = parts or PartStore(blobs.folder.with_name("parts"))
-    executability = Executability(database, store, pool)
+    executability = Executability(database, store, session_pool)
     return Office(
         database=database,
         blobs=blobs,

@@ -67,14 +67,14 @@ class Reading:
     leases: LeaseUse | None
 
     @classmethod
-    def of(cls, pool: RolloutPool, policy: MeteredPolicy) -> Reading:
+    def of(cls, rollout_pool: RolloutPool, policy: MeteredPolicy) -> Reading:
         return cls(
             wall_s=time.perf_counter(),
             cpu_s=time.process_time(),
             gen_s=policy.busy_s,
             num_tokens=policy.num_tokens,
-            num_steps=pool.num_env_steps,
-            leases=pool.lease_use,
+            num_steps=rollout_pool.num_env_steps,
+            leases=rollout_pool.lease_use,
         )
 
 

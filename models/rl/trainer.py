@@ -250,9 +250,9 @@ class _Trainer:
         await loop.run_in_executor(self._thread, self._pretrain_critic)
         await loop.run_in_executor(self._thread, self._start_ranks)
         fork = partial(fork_requests, config=self._config) if self._config.fork_siblings else None
-        async with RolloutPool(collector, policy, self.rollout_log, num_learned=self.counters.round_index, fork=fork) as pool:
+        async with RolloutPool(collector, policy, self.rollout_log, num_learned=self.counters.round_index, fork=fork) as rollout_pool:
             while self.counters.round_index < self.num_rounds:
-                episodes, metrics = await self._round(pool, policy, live)
+                episodes, metrics = await self._round(rollout_pool, policy, live)
                 report(self.counters.round_index, metrics)
                 if pause_s := crash_budget.pause_s(episodes, self.counters.metrics):
                     await asyncio.sleep(pause_s)
@@ -316,39 +316,39 @@ class _Trainer:
         finally:
             task.cancel()
 
-    async def _round(self, pool: RolloutPool, policy: MeteredPolicy, live: LivePolicy) -> tuple[list[Episode], dict[str, float]]:
+    async def _round(self, rollout_pool: RolloutPool, policy: MeteredPolicy, live: LivePolicy) -> tuple[list[Episode], dict[str, float]]:
         """Wait for a batch, learn from it, hand the weights on, write the state. Returns the batch and the round's metrics."""
         index, policy_id, version = self.counters.round_index + 1, self.policy_id, self.counters.version
-        started, num_retried = Reading.of(pool, policy), pool.num_retried
-        episodes = await self._watched(pool.batch(index, self._admit(pool, index)))
-        collected, queues = Reading.of(pool, policy), pool.queues
+        started, num_retried = Reading.of(rollout_pool, policy), rollout_pool.num_retried
+        episodes = await self._watched(rollout_pool.batch(index, self._admit(rollout_pool, index)))
+        collected, queues = Reading.of(rollout_pool, policy), rollout_pool.queues
         loop = asyncio.get_running_loop()
         learned = await loop.run_in_executor(self._thread, self._learn, episodes, index, live)
         policy.version = self.counters.version
         metrics = episode_metrics(episodes) | staleness_metrics(episodes, version) | learned | queues
-        metrics["retried"] = float(pool.num_retried - num_retried)
-        metrics |= times(started, collected, Reading.of(pool, policy), learned["update_cpu_s"], is_streaming=self._config.streaming)
+        metrics["retried"] = float(rollout_pool.num_retried - num_retried)
+        metrics |= times(started, collected, Reading.of(rollout_pool, policy), learned["update_cpu_s"], is_streaming=self._config.streaming)
         self.counters = self.counters.model_copy(
             update={"metrics": (*self.counters.metrics, metrics), "policy_ids": (*self.counters.policy_ids, policy_id)}
         )
         self._save(index)
         return episodes, metrics
 
-    def _admit(self, pool: RolloutPool, index: int) -> int:
+    def _admit(self, rollout_pool: RolloutPool, index: int) -> int:
         """Let episodes start as far as they may before batch `index`; the size of that batch."""
         run, config, rates = self._run, self._config, self.counters.success_rates
-        met = instances_met(request for block in pool.blocks for request in block.requests)
+        met = instances_met(request for block in rollout_pool.blocks for request in block.requests)
         if not config.streaming:
-            if len(pool.blocks) < index:
-                pool.admit(round_requests(run.tasks, quotas(run.tasks, config, rates), met, config, self.policy_id))
-            return len(pool.blocks[index - 1].requests)
+            if len(rollout_pool.blocks) < index:
+                rollout_pool.admit(round_requests(run.tasks, quotas(run.tasks, config, rates), met, config, self.policy_id))
+            return len(rollout_pool.blocks[index - 1].requests)
         size = batch_episodes(config, len(run.tasks))
         num_more = num_to_admit(
-            pool.num_admitted, index - 1, batch_size=size, batches_ahead=config.batches_ahead, num_batches=self.num_rounds
+            rollout_pool.num_admitted, index - 1, batch_size=size, batches_ahead=config.batches_ahead, num_batches=self.num_rounds
         )
         if num_more:
-            passes = pool.blocks[-1].passes if pool.blocks else {}
-            pool.admit(*stream_requests(run.tasks, num_more, passes, rates, met, config, self.policy_id))
+            passes = rollout_pool.blocks[-1].passes if rollout_pool.blocks else {}
+            rollout_pool.admit(*stream_requests(run.tasks, num_more, passes, rates, met, config, self.policy_id))
         return size
 
     def _learn(self, episodes: Sequence[Episode], index: int, live: LivePolicy) -> dict[str, float]:

@@ -37,7 +37,7 @@ from warehouse.core.home import Home
 
 if TYPE_CHECKING:
     from assets.profile import ActingSettings
-    from sandbox.pool.pool_protocol import Pool
+    from sandbox.pool.pool_protocol import SessionPoolProtocol
 
 FORGOTTEN_S = 7800.0
 """A session that nobody touched for so long is taken back: a little more than the longest lease of an assignment."""
@@ -87,10 +87,10 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
         alone = stack.enter_context(only_server(database))
         policies = ReleasedPolicies(home, acting)
         stack.push_async_callback(policies.close)
-        pool = await stack.enter_async_context(_pool(plan, acting))
-        runs = LiveRuns(database, Blobs.of_home(home), pool, policies)
+        session_pool = await stack.enter_async_context(_pool(plan, acting))
+        runs = LiveRuns(database, Blobs.of_home(home), session_pool, policies)
         settings = WebSettings(behind_proxy=plan.behind_proxy)
-        app = create_app(database, Blobs.of_home(home), runs, TaskPriorityReader(home), settings, pool=pool)
+        app = create_app(database, Blobs.of_home(home), runs, TaskPriorityReader(home), settings, session_pool=session_pool)
         first = await first_invitation(database)
         stack.enter_context(annotation_address.announced(home, address_of(listener), plan.public_url, database.name))
         warming = asyncio.create_task(_warm(policies), name="the newest release")
@@ -107,7 +107,7 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
 
 
 @asynccontextmanager
-async def _pool(plan: ServerPlan, acting: ActingSettings) -> AsyncIterator[Pool]:
+async def _pool(plan: ServerPlan, acting: ActingSettings) -> AsyncIterator[SessionPoolProtocol]:
     servers = acting.sandbox.servers if plan.sandbox is None else (address_of_text(plan.sandbox),)
     if servers:
         from sandbox.server.servers_pool import ServersPool

@@ -36,13 +36,13 @@ from pipelines.cluster.wire import (
     own_code,
 )
 from sandbox.loop_thread import LoopThread
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.server.disk import Disk
 from sandbox.server.identity import plugin_ids
 from warehouse.core.errors import to_plain
 
 T = TypeVar("T")
-OpenPool = Callable[[SandboxSettings], AbstractAsyncContextManager[Pool]]
+OpenPool = Callable[[SandboxSettings], AbstractAsyncContextManager[SessionPoolProtocol]]
 
 DISK_LOOK_S = 0.5
 """Between two looks at the disk."""

@@ -31,7 +31,7 @@ from warehouse.routing.samples import chat_row, sample_row
 
 JUDGE_VERSION = "1"
 CT_ORIGIN = "annotation"
-"""What people did, as CT takes it: the mixture's pool `in_situ`."""
+"""What people did, as CT takes it: the mixture's sample pool `in_situ`."""
 NOT_FOR_SFT = ("tutorial", "general", "manual")
 Track = Literal["expert", "novice", "unreviewed"]
 Row = dict[str, Any]

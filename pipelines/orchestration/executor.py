@@ -17,7 +17,7 @@ from dagster._core.execution.plan.plan import ExecutionPlan
 from dagster._core.execution.retries import RetryMode
 from dagster._core.execution.step_dependency_config import StepDependencyConfig
 
-from assets.stage_assets import POOL
+from assets.stage_assets import CONCURRENCY_POOL
 from pipelines.orchestration import step_server
 from pipelines.orchestration.iteration_lock import IterationLock, lock_path
 from warehouse.core.errors import IterationLocked
@@ -40,8 +40,8 @@ _HELD: list[IterationLock] = []
     requirements=multiprocess_executor.get_requirements({}),
 )
 def home_executor(init_context: dg.InitExecutorContext) -> dg.Executor:
-    """Steps in processes of their own; at most one run works in a FLYWHEEL_HOME. A run that has no step of the home's pool, one of another
-    project that shares these definitions, is Dagster's plain multiprocess one. Raises IterationLocked."""
+    """Steps in processes of their own; at most one run works in a FLYWHEEL_HOME. A run that has no step of the home's concurrency
+    pool, one of another project that shares these definitions, is Dagster's plain multiprocess one. Raises IterationLocked."""
     if not _works_in_home(init_context.job.get_definition()):
         return _multiprocess(init_context.executor_config)
     home = Home.from_env()
@@ -82,7 +82,7 @@ def _multiprocess(config: Mapping[str, Any]) -> dg.Executor:
 
 
 def _works_in_home(job: dg.JobDefinition) -> bool:
-    return any(isinstance(node, dg.OpDefinition) and node.pool == POOL for node in job.all_node_defs)
+    return any(isinstance(node, dg.OpDefinition) and node.pool == CONCURRENCY_POOL for node in job.all_node_defs)
 
 
 def _given(config: Mapping[str, Any]) -> dict[str, Any]:

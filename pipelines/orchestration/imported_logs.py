@@ -17,7 +17,7 @@ from agent.gateway.intake import logs_of
 from assets.failures import RETRY, retried
 from assets.profile import LogSettings
 from assets.resources import WarehouseResource
-from assets.stage_assets import OWNERS, POOL
+from assets.stage_assets import CONCURRENCY_POOL, OWNERS
 from pipelines.importing.demonstrations import import_demonstration_files
 from pipelines.importing.report import Report
 from pipelines.importing.rows import DemonstrationSettings, settings_of
@@ -60,7 +60,7 @@ def _asset(settings: LogSettings) -> dg.AssetsDefinition:
         partitions_def=dg.DailyPartitionsDefinition(start_date=settings.first_day),
         group_name="imports",
         owners=OWNERS,
-        pool=POOL,
+        pool=CONCURRENCY_POOL,
         retry_policy=RETRY,
         kinds={"deltalake"},
         description="Logs of agents that came in on one day, as demonstrations in the seed's partition.",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.stage_assets import POOL
+from assets.stage_assets import CONCURRENCY_POOL
 from pipelines.orchestration.iteration_lock import is_running_elsewhere, lock_path
 from warehouse.core.home import Home
 from warehouse.core.locks import holder_of
@@ -23,9 +23,9 @@ UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.Da
 
 
 def works_in_home(run: dg.DagsterRun) -> bool:
-    """Whether a run has a step of the home's pool: an iteration, the seed, or a part of them."""
+    """Whether a run has a step of the home's concurrency pool: an iteration, the seed, or a part of them."""
     pools = run.run_op_concurrency
-    return pools is not None and POOL in (pools.all_pools or ())
+    return pools is not None and CONCURRENCY_POOL in (pools.all_pools or ())
 
 
 def is_dead(run: dg.DagsterRun, home: Home) -> bool:

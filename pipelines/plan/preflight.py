@@ -24,20 +24,20 @@ from pipelines.plan.hosts_check import check_hosts
 from pipelines.plan.plan import Plan, in_bytes
 from pipelines.plan.sandbox_check import check_sandboxes
 from pipelines.plan.server_check import check_server
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import profile_tasks
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import kind_of
 from warehouse.core.errors import CheckpointError
 from warehouse.core.home import Home
 from warehouse.core.stages import is_rl
-from warehouse.datasets.mixing import PoolName
+from warehouse.datasets.mixing import SamplePoolName
 
 TIGHT = 0.85
 """A memory or a disk that is filled beyond this share is warned of."""
 
 
 def check_tasks(profile: Profile) -> Check:
-    tasks = pool_tasks(profile.tasks)
+    tasks = profile_tasks(profile.tasks)
     counts = Counter(task.domain for task in tasks)
     kinds = Counter(kind_of(task) for task in tasks)
     listed = ", ".join(f"{domain} {num}" for domain, num in counts.items())
@@ -49,7 +49,7 @@ def check_tasks(profile: Profile) -> Check:
 
 def check_oracles(profile: Profile) -> Check:
     """Demonstrations and the scripted annotator need them."""
-    tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
+    tasks = [task for task in profile_tasks(profile.tasks) if not task.held_out]
     without = [task.name for task in tasks if not SOURCES[task.source].has_oracle(task)]
     if not without:
         return Check(name="oracles", status="ok", found=f"every one of {len(tasks)} tasks to train on has one")
@@ -107,7 +107,7 @@ def _auto_class(folder: Path) -> str:
 
 def check_programs(profile: Profile) -> list[Check]:
     """The programs that the sessions of the profile's tasks are made of, each really started once."""
-    kinds = {kind_of(task) for task in pool_tasks(profile.tasks)}
+    kinds = {kind_of(task) for task in profile_tasks(profile.tasks)}
     needed: dict[str, tuple[Callable[[], Check], ...]] = {
         "page": (check_browser,),
         "hybrid": (check_browser,),
@@ -225,7 +225,7 @@ def check_data(profile: Profile, plan: Plan) -> Check:
         tokens = plan.tokens(stage)
         draws = 0.0
         for name, num in there_are.items():
-            pool = mixture.pool(cast("PoolName", name))
+            pool = mixture.sample_pool(cast("SamplePoolName", name))
             if pool is not None:
                 most = num * pool.max_repeats if pool.max_repeats is not None else math.inf
                 draws += min(num if pool.draws is None else pool.draws, most) if num else 0.0
@@ -234,7 +234,7 @@ def check_data(profile: Profile, plan: Plan) -> Check:
         elif tokens:
             listed.append(f"{kind} goes {tokens / (draws * plan.sample_tokens):.1f} times over {draws:,.0f} samples")
     if empty:
-        fix = "Give the mixture a pool that is filled in iteration 1: demonstration or tutorial"
+        fix = "Give the mixture a sample pool that is filled in iteration 1: demonstration or tutorial"
         return Check(name="data", status="fail", found=f"{listed[0]}; {' and '.join(empty)} would have nothing to learn from", fix=fix)
     return Check(name="data", status="ok", found="; ".join(listed))
 

@@ -8,7 +8,7 @@ import asyncio
 
 from assets.profile import Profile
 from pipelines.cli.doctor import Check, Status
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import profile_tasks
 from sandbox.server.address import ServerAddress
 from sandbox.server.bodies import ServerStatus
 from sandbox.server.client import SandboxClient
@@ -24,7 +24,7 @@ START = "Start it there (`flywheel sandbox serve --host …`, docs/cluster.md), 
 
 def check_sandboxes(profile: Profile) -> list[Check]:
     """One of each server, and one of all of them together where any can be used."""
-    tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
+    tasks = [task for task in profile_tasks(profile.tasks) if not task.held_out]
     return asyncio.run(_checked(profile, {kind_of(task): task for task in reversed(tasks)}, {task.source for task in tasks}))
 
 

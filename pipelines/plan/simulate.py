@@ -24,7 +24,7 @@ from pipelines.plan.plan import Machine
 from pipelines.plan.planner import Planner
 from pipelines.plan.simulation import Cluster, Learning, RecordedEpisode, Simulated, recorded_episodes, simulate
 from pipelines.plan.workload import MIN_EPISODES, Measured, Workload, measure
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import profile_tasks
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.storage.query import connect
@@ -162,7 +162,7 @@ def inputs_of(home: Home, profile: Profile, wanted: Wanted) -> Inputs:
 def assumed_episodes(profile: Profile, workload: Workload, answer_s: float) -> list[RecordedEpisode]:
     """One of each task, as long as the plan assumes."""
     step_s = profile.plan.env_latency_s + answer_s
-    tasks = [task for task in pool_tasks(profile.tasks) if task.domain in profile.tasks.domains and not task.held_out]
+    tasks = [task for task in profile_tasks(profile.tasks) if task.domain in profile.tasks.domains and not task.held_out]
     return [RecordedEpisode(steps_s=(step_s,) * max(1, round(workload.steps_of([task])))) for task in tasks]
 
 
@@ -179,7 +179,7 @@ def _rate(profile: Profile, machine: Machine, each_s: float) -> float | None:
 def _num_tasks(profile: Profile) -> int:
     """Of the first specialist."""
     domain = profile.tasks.specialists[0]
-    return sum(task.domain == domain and not task.held_out for task in pool_tasks(profile.tasks))
+    return sum(task.domain == domain and not task.held_out for task in profile_tasks(profile.tasks))
 
 
 def _update_seconds(con: duckdb.DuckDBPyConnection) -> float | None:

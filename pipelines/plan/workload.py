@@ -16,7 +16,7 @@ from assets.profile import Profile
 from models.families.shapes import ModelShape
 from models.supervised.config import SupervisedConfig
 from pipelines.cli.terminal import counted
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import profile_tasks
 from sandbox.tasks.task import Split, Task
 from warehouse.core.stages import joint_name, rl_stage
 
@@ -79,7 +79,7 @@ class Workload:
 
     def __init__(self, profile: Profile, shape: ModelShape, measured: Measured) -> None:
         self._profile, self._shape, self._measured = profile, shape, measured
-        self._pool = pool_tasks(profile.tasks)
+        self._tasks = profile_tasks(profile.tasks)
         builder = profile.agent.builder()
         self._is_chat, self._shows_screens = builder.grammar.layout == "chat", builder.shows_screens
 
@@ -154,7 +154,7 @@ class Workload:
     @property
     def sample_tokens(self) -> float:
         """A training sample is a prompt and its answer."""
-        return self.prompt_tokens(self.steps_of(self._pool))[0] + self.response_tokens
+        return self.prompt_tokens(self.steps_of(self._tasks))[0] + self.response_tokens
 
     def steps_of(self, tasks: Sequence[Task]) -> float:
         """Mean steps of an episode over these tasks."""
@@ -162,7 +162,7 @@ class Workload:
         return fmean(measured.get(task.domain, max(1.0, share * task.max_steps)) for task in tasks) if tasks else 0.0
 
     def _trained(self, domains: Sequence[str]) -> list[Task]:
-        return [task for task in self._pool if task.domain in domains and not task.held_out]
+        return [task for task in self._tasks if task.domain in domains and not task.held_out]
 
     def _acting(
         self,
@@ -197,7 +197,7 @@ class Workload:
 
     def _supervised(self, stage: str, config: SupervisedConfig) -> Work:
         amount = f"{config.steps:,} steps of {config.batch_tokens:,} tokens"
-        prompt, pictures = self.prompt_tokens(self.steps_of(self._pool))
+        prompt, pictures = self.prompt_tokens(self.steps_of(self._tasks))
         share = pictures / (prompt + self.response_tokens)
         total = float(config.steps * config.batch_tokens)
         return Work(
@@ -239,11 +239,11 @@ class Workload:
         candidates = math.comb(merge.grid_steps + num - 1, num - 1) + merge.refine_rounds * num * (num - 1)
         amount = f"{candidates} candidates x {merge.instances_per_task} a task"
         found = candidates * self._instances(Split.EVAL, merge.instances_per_task)
-        return self._acting("merged_policy", self._pool, 0, screens=False, amount=amount, num=found, num_policies=candidates)
+        return self._acting("merged_policy", self._tasks, 0, screens=False, amount=amount, num=found, num_policies=candidates)
 
     def _instances(self, split: Split, per_task: int) -> int:
         """Of all tasks, of which some have fewer different ones than are asked for, or none."""
-        return sum(len(task.seeds(split, per_task)) for task in self._pool)
+        return sum(len(task.seeds(split, per_task)) for task in self._tasks)
 
     def _evaluation(self, *, is_first: bool) -> Work:
         settings, tasks = self._profile.evaluation, self._profile.tasks
@@ -251,4 +251,4 @@ class Workload:
         reported, chosen_by = self._instances(Split.HOLDOUT, settings.holdout_per_task), self._instances(Split.EVAL, settings.eval_per_task)
         num = policies * reported + chosen_by
         amount = f"{policies} policies, {num:,} episodes"
-        return self._acting("evaluations", self._pool, 0, screens=self._shows_screens, amount=amount, num=num, num_policies=policies)
+        return self._acting("evaluations", self._tasks, 0, screens=self._shows_screens, amount=amount, num=num, num_policies=policies)

@@ -29,7 +29,7 @@ from models.supervised.influence import InfluenceConfig, Question, influences, l
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample
 from models.training.metrics import Progress as TrainingProgress
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import profile_tasks
 from pipelines.stages.engines import open_engine
 from pipelines.stages.evaluate import greedy_requests
 from pipelines.stages.images import spooled_images
@@ -301,7 +301,7 @@ def _check_checkable(warehouse: Warehouse, found: Regression, samples: Sequence[
         _members(samples, str(asked.without))
     if asked.plays:
         wanted = only(played(warehouse, found.policy.checkpoint_id, SPLIT), asked.tasks)
-        if not {task.task_id for task in pool_tasks(profile.tasks)} & {task_id for task_id, _ in wanted}:
+        if not {task.task_id for task in profile_tasks(profile.tasks)} & {task_id for task_id, _ in wanted}:
             raise ConfigError(
                 f"none of the instances of {SPLIT} is of the profile's tasks ({', '.join(profile.tasks.lists)}): give the --profile that "
                 "they were played with, or --no-play"

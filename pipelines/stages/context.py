@@ -90,7 +90,7 @@ class WorkerContext:
         return open_engine(registry.find(self.warehouse, checkpoint_id).folder, choice)
 
 
-def pool_tasks(settings: TaskSettings, domain: str | None = None) -> list[Task]:
+def profile_tasks(settings: TaskSettings, domain: str | None = None) -> list[Task]:
     """The tasks of the profile's lists, of one domain or of all, in their order."""
     return [task for task in tasks_in(settings.lists).values() if task.domain in (settings.domains if domain is None else (domain,))]
 
@@ -106,16 +106,16 @@ def requests_for(
     attempts: int = 1,
     temperature: float = 0.0,
     screenshots: bool = True,
-    pool: Mapping[str, Sequence[int]] | None = None,
+    task_pool: Mapping[str, Sequence[int]] | None = None,
 ) -> list[EpisodeRequest]:
     """One request per task, instance and attempt, instance by instance, so that a collection cut short is still balanced over tasks. A
-    `pool` says by task id which seeds they are; without it every task has `num`, or of another split than `train` as many as it has
+    `task_pool` says by task id which seeds they are; without it every task has `num`, or of another split than `train` as many as it has
     different ones."""
-    tasks = [task for task in pool_tasks(settings) if split is not Split.TRAIN or not task.held_out]
+    tasks = [task for task in profile_tasks(settings) if split is not Split.TRAIN or not task.held_out]
 
     def seeds_of(task: Task) -> list[int]:
-        if pool is not None:
-            return list(pool.get(task.task_id, ()))
+        if task_pool is not None:
+            return list(task_pool.get(task.task_id, ()))
         return task.seeds(split, num, skip=skip) if split is Split.TRAIN else reported_seeds(task, split, num)
 
     seeds = {task.task_id: seeds_of(task) for task in tasks}

@@ -1,4 +1,4 @@
-"""Seed demonstrations: the oracle plays each task of the pool on training instances; what it solves becomes D_SFT.
+"""Seed demonstrations: the oracle plays each task of the profile on training instances; what it solves becomes D_SFT.
 
 Episodes are kept as they finish (kept_episodes.py).
 """

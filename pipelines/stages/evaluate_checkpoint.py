@@ -20,7 +20,7 @@ from assets.profile import Profile
 from models.checkpoints.importing import with_card
 from pipelines import profiles
 from pipelines.cli.queries import checkpoint_folder
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import profile_tasks
 from pipelines.stages.engines import open_engine
 from pipelines.stages.evaluate import greedy_requests, task_counts
 from pipelines.stages.release_figures import check_split, record
@@ -68,7 +68,7 @@ def _note_look(warehouse: Warehouse, release: str | None, policy_id: str, profil
 
 def unreported(profile: Profile, split: Split) -> list[str]:
     """Tasks of a profile that have no instance in a split (docs/evaluation.md)."""
-    return sorted(task.name for task in pool_tasks(profile.tasks) if not reported_seeds(task, split, 1))
+    return sorted(task.name for task in profile_tasks(profile.tasks) if not reported_seeds(task, split, 1))
 
 
 def success_figures(counts: Sequence[TaskCount]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from models.rl.replay import ReplayPool
 from models.rl.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, rollout_log_of, train_ppo
 from models.rl.value_pretraining import CriticSource
 from models.supervised.training_set import TrainingSample, encode_samples
-from pipelines.stages.context import WorkerContext, pool_tasks
+from pipelines.stages.context import WorkerContext, profile_tasks
 from pipelines.stages.engines import engine_of_learner, open_servers
 from pipelines.stages.harness import open_harness_collector
 from pipelines.stages.images import spooled_images
@@ -52,7 +52,7 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
     context.track(request.tracking, request.config.model_dump(mode="json"))
     tasks = []
     for domain in request.domains:
-        of_domain = [task for task in pool_tasks(request.acting.tasks, domain) if not task.held_out]
+        of_domain = [task for task in profile_tasks(request.acting.tasks, domain) if not task.held_out]
         if not of_domain:
             raise ConfigError(
                 f"domain {domain!r} has no task to train on in {', '.join(request.acting.tasks.lists)}; drop it from tasks.domains"

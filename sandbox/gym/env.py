@@ -19,7 +19,7 @@ from gymnasium.envs.registration import register, registry
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.loop_thread import LoopThread
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.session import Element, Observation, Session
 from sandbox.tasks.sources import all_tasks, find_task, page_tasks
 from sandbox.tasks.task import Split, Task, drawn_seed
@@ -94,7 +94,7 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         render_mode: str | None = None,
         split: Split | str | None = Split.TRAIN,
         screen_px: tuple[int, int] | None = None,
-        make_pool: Callable[[], AbstractAsyncContextManager[Pool]] | None = None,
+        make_pool: Callable[[], AbstractAsyncContextManager[SessionPoolProtocol]] | None = None,
     ) -> None:
         """`task`: a task, or `source/name`. `screen_px`: width and height of the observed screen, by default that of the task's pages, else
         of a first instance. `split` None: instances of any split. `make_pool`: default a pool of one local session.
@@ -323,7 +323,7 @@ def register_envs() -> None:
             register(id=env_id(task), entry_point="sandbox.gym.env:FlywheelEnv", kwargs=kwargs)
 
 
-def _local_pool() -> AbstractAsyncContextManager[Pool]:
+def _local_pool() -> AbstractAsyncContextManager[SessionPoolProtocol]:
     from sandbox.pool.pool import SessionPool
 
     return SessionPool(size=1)

@@ -1,1 +1,1 @@
-"""Who lends sessions: the Pool protocol, the pool of this process, its slots and its queue, and how a session of each kind is made."""
+"""Who lends sessions: the protocol of session pools, the pool of this process, its slots and its queue, and how sessions are made."""

@@ -1,4 +1,4 @@
-"""Pool: the protocol between users and lenders of sessions. SessionPool (pool.py), Fleet (fleet/manager.py), SandboxClient
+"""SessionPoolProtocol: the protocol between users and lenders of sessions. SessionPool (pool.py), Fleet (fleet/manager.py), SandboxClient
 (server/client.py, of one server) and ServersPool (server/servers_pool.py, of several) satisfy it, so that a collector, a server and an
 environment run on any of them.
 """
@@ -12,7 +12,7 @@ from sandbox.session import Session
 from sandbox.tasks.task import Task
 
 
-class Pool(Protocol):
+class SessionPoolProtocol(Protocol):
     """Sessions to lend. A session whose browser died is replaced by the time it is lent again."""
 
     def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AbstractAsyncContextManager[Session]:
@@ -26,7 +26,7 @@ class Pool(Protocol):
 
 
 @runtime_checkable
-class SizedPool(Protocol):
+class SizedSessionPool(Protocol):
     """A pool that knows how many sessions it can lend at once; a server's client does not, which shares them with others."""
 
     @property

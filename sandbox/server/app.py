@@ -23,7 +23,7 @@ from sandbox.http import problems
 from sandbox.http.problems import PROBLEMS, shared_routes
 from sandbox.http.serving import api_version, unless_gone
 from sandbox.http.tokens import Tokens
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.server import bodies, calls, live, openenv
 from sandbox.server.access import AllLeases, Client, OwnLease
 from sandbox.server.bodies import STARTED, STEPPED
@@ -49,11 +49,11 @@ Errors are `application/problem+json`; `error` names their kind. With `Accept: a
 """
 
 
-def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = None) -> tuple[ASGIApp, Leases]:
+def create_app(session_pool: SessionPoolProtocol, tokens: Tokens, settings: ServerSettings | None = None) -> tuple[ASGIApp, Leases]:
     """The ASGI application of a server over a pool that has been entered, and its leases. The application's end releases them all."""
     settings = settings or ServerSettings()
-    metrics = Metrics(pool)
-    leases = Leases(pool, settings, metrics)
+    metrics = Metrics(session_pool)
+    leases = Leases(session_pool, settings, metrics)
     metrics.watch("flywheel_sessions_live", "Leases that live.", lambda: leases.num_live)
     metrics.watch("flywheel_sessions_waiting", "Requests for a lease that wait.", lambda: leases.num_waiting)
 

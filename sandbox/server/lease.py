@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.server.disk import Disk
 from sandbox.server.journal import Journal
 from sandbox.server.problems import OutOfOrder
@@ -68,9 +68,9 @@ class Lease:
         """Until it is reclaimed, if no sign of life comes."""
         return self._seen_s + self.ttl_s - time.monotonic()
 
-    def keep(self, pool: Pool) -> asyncio.Task[None]:
+    def keep(self, session_pool: SessionPoolProtocol) -> asyncio.Task[None]:
         """Start the keeper."""
-        self._keeper = asyncio.create_task(self._keep(pool), name=f"lease {self.session_id}")
+        self._keeper = asyncio.create_task(self._keep(session_pool), name=f"lease {self.session_id}")
         return self._keeper
 
     async def granted(self) -> Session:
@@ -131,9 +131,9 @@ class Lease:
     def _lost(self, why: End = "failed") -> LeaseLost:
         return LeaseLost(f"Session {self.session_id} is no longer yours: {EXPLANATIONS[self.end or why]}. Lease another one.")
 
-    async def _keep(self, pool: Pool) -> None:
+    async def _keep(self, session_pool: SessionPoolProtocol) -> None:
         try:
-            async with pool.lease(self._task, screenshots=self._screenshots) as session:
+            async with session_pool.lease(self._task, screenshots=self._screenshots) as session:
                 self.touch()
                 self._granted.set_result(session)
                 await self._serve(session)

@@ -9,7 +9,7 @@ import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.server.disk import Disk
 from sandbox.server.lease import EXPLANATIONS, End, Lease
 from sandbox.server.metrics import Metrics
@@ -40,9 +40,9 @@ class _Making:
 class Leases:
     """Grants, finds and ends leases, within the limits of the settings: so many in all, so many a client, the others wait in line."""
 
-    def __init__(self, pool: Pool, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(self, session_pool: SessionPoolProtocol, settings: ServerSettings, metrics: Metrics) -> None:
         self.settings = settings
-        self._pool, self._metrics = pool, metrics
+        self._session_pool, self._metrics = session_pool, metrics
         self._live: dict[str, Lease] = {}
         self._by_key: dict[tuple[str, str], _Making] = {}
         self._num_held: Counter[str] = Counter()
@@ -140,7 +140,7 @@ class Leases:
             "session-" + secrets.token_hex(12), client, task, screenshots=screenshots, ttl_s=ttl_s, settings=self.settings, disk=self.disk
         )
         self._live[lease.session_id] = lease
-        lease.keep(self._pool).add_done_callback(lambda keeper: self._ended(lease, keeper))
+        lease.keep(self._session_pool).add_done_callback(lambda keeper: self._ended(lease, keeper))
         try:
             async with asyncio.timeout(max(deadline_s - time.monotonic(), 0.05)) as waiting:
                 await lease.granted()

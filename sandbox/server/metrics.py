@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.server.lease import ENDS
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -20,7 +20,7 @@ STEP_EDGES_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0,
 class Metrics:
     """Counters that the server's parts write; gauges are read when they are asked for."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, session_pool: SessionPoolProtocol) -> None:
         self.registry = CollectorRegistry()
         self.created = Counter("flywheel_sessions_created", "Leases granted.", registry=self.registry)
         self.ended = Counter("flywheel_sessions_ended", "Leases ended, by reason.", ("reason",), registry=self.registry)
@@ -42,7 +42,7 @@ class Metrics:
             registry=self.registry,
         )
         self.failures = Counter("flywheel_call_failures", "Calls that the sandbox failed, by error.", ("error",), registry=self.registry)
-        self.registry.register(_PoolStats(pool))
+        self.registry.register(_PoolStats(session_pool))
 
     def watch(self, name: str, meaning: str, value: Callable[[], int]) -> None:
         """A gauge that is read when it is asked for."""
@@ -55,11 +55,11 @@ class Metrics:
 class _PoolStats(Collector):
     """The numbers of the pool's own statistics, where it keeps any."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, session_pool: SessionPoolProtocol) -> None:
+        self._session_pool = session_pool
 
     def collect(self) -> Iterable[Metric]:
-        read: Callable[[], Any] | None = getattr(self._pool, "stats", None)
+        read: Callable[[], Any] | None = getattr(self._session_pool, "stats", None)
         stats = read() if read is not None else None
         if stats is not None and is_dataclass(stats) and not isinstance(stats, type):
             for name, value in asdict(stats).items():

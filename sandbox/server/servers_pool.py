@@ -100,7 +100,7 @@ class _Waiter:
 
 
 class ServersPool:
-    """Satisfies Pool and SizedPool."""
+    """Satisfies SessionPoolProtocol and SizedSessionPool."""
 
     def __init__(self, servers: Sequence[ServerAddress], *, size: int, timeouts: Timeouts | None = None) -> None:
         """`size`: leases at once, over all servers. Raises ConfigError for no server, or one without a token."""
@@ -140,8 +140,8 @@ class ServersPool:
 
     @asynccontextmanager
     async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[RemoteSession]:
-        """As Pool.lease. Waits while every server is full; where none can be used for long, raises ServerUnreachable, which is then not to
-        be retried."""
+        """As SessionPoolProtocol.lease. Waits while every server is full; where none can be used for long, raises ServerUnreachable,
+        which is then not to be retried."""
         async with self._places, AsyncExitStack() as stack:
             yield await self._open(stack, task, screenshots)
 

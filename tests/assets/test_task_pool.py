@@ -16,7 +16,7 @@ from assets.requests import CollectRequest, StageRequest, StageResult
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.seed import tasks
 from assets.task_choice import NEGLIGIBLE, choose, share_out
-from assets.task_pool import DUPLICATE, make_pool, pool_of, task_pool
+from assets.task_pool import DUPLICATE, make_task_pool, task_pool, task_pool_of
 from pipelines import profiles
 from pipelines.stages.context import requests_for
 from sandbox.tasks.sources import tasks_of
@@ -90,7 +90,7 @@ def test_a_candidate_that_was_not_released_says_nothing_of_who_collects(tmp_path
 
 
 def chosen(warehouse: Warehouse, profile: Profile, iteration: str = "0002") -> dict[str, int]:
-    return {choice.task.name: choice.num for choice in make_pool(warehouse, profile, iteration)[0]}
+    return {choice.task.name: choice.num for choice in make_task_pool(warehouse, profile, iteration)[0]}
 
 
 def solved(num_success: int, num_episodes: int) -> Solved:
@@ -98,7 +98,7 @@ def solved(num_success: int, num_episodes: int) -> Solved:
 
 
 def test_the_first_iteration_plays_every_family_as_often(warehouse: Warehouse, profile: Profile) -> None:
-    choices, rows, refused = make_pool(warehouse, profile, "0001")
+    choices, rows, refused = make_task_pool(warehouse, profile, "0001")
     assert [(choice.num, choice.why) for choice in choices] == [(PER_TASK, "seed")] * len(TASKS)
     assert len(rows) == TOTAL and not refused
 
@@ -133,7 +133,7 @@ def test_an_episode_on_a_reported_instance_says_nothing_of_a_family(warehouse: W
         row = episode_row(f"episode-{split}", task_id=task.task_id, split=split)
         bare = {name: value for name, value in row.items() if name not in ("iteration", "stage")}
         warehouse.replace_partition("episodes", [bare], iteration="0001", stage=f"rollouts_{split}")
-    (tried, *_) = make_pool(warehouse, profile, "0002")[0]
+    (tried, *_) = make_task_pool(warehouse, profile, "0002")[0]
     assert tried.solved is not None and tried.solved.num_episodes == 1
 
 
@@ -226,7 +226,7 @@ def test_rollouts_count_and_crashes_do_not(warehouse: Warehouse) -> None:
 
 def test_seeds_are_the_iterations_own_and_no_content_comes_twice(warehouse: Warehouse, profile: Profile) -> None:
     evaluated(warehouse, {"orders-1": (20, 40)})
-    first = make_pool(warehouse, profile, "0002")[1]
+    first = make_task_pool(warehouse, profile, "0002")[1]
     by_id = {task.task_id: task for task in TASKS}
     for row in first:
         task = by_id[row["task_id"]]
@@ -236,7 +236,7 @@ def test_seeds_are_the_iterations_own_and_no_content_comes_twice(warehouse: Ware
         )
     planted = [dict(first[0]), dict(first[5])]
     warehouse.replace_partition("task_instances", planted, iteration="0001", stage="task_pool")
-    _, second, refused = make_pool(warehouse, profile, "0002")
+    _, second, refused = make_task_pool(warehouse, profile, "0002")
     assert refused == {DUPLICATE: 2} and len(second) == len(first)
     contents = [row["content_id"] for row in second]
     assert len(set(contents)) == len(contents) and not {row["content_id"] for row in planted} & set(contents)
@@ -244,12 +244,12 @@ def test_seeds_are_the_iterations_own_and_no_content_comes_twice(warehouse: Ware
 
 def test_taken_up_again_it_chooses_the_same_and_the_collection_plays_it(warehouse: Warehouse, profile: Profile) -> None:
     evaluated(warehouse, {"orders-1": (40, 40), "orders-2": (20, 40)})
-    _, rows, _ = make_pool(warehouse, profile, "0002")
+    _, rows, _ = make_task_pool(warehouse, profile, "0002")
     warehouse.replace_partition("task_instances", rows, iteration="0002", stage="task_pool")
-    assert make_pool(warehouse, profile, "0002")[1] == rows
-    pool = pool_of(warehouse, "0002")
+    assert make_task_pool(warehouse, profile, "0002")[1] == rows
+    pool = task_pool_of(warehouse, "0002")
     assert pool is not None and sum(map(len, pool.values())) == TOTAL
-    played = requests_for(profile.tasks, purpose="rollout", policy_id="p", split=Split.TRAIN, num=PER_TASK, attempts=2, pool=pool)
+    played = requests_for(profile.tasks, purpose="rollout", policy_id="p", split=Split.TRAIN, num=PER_TASK, attempts=2, task_pool=pool)
     assert sorted((one.task.task_id, one.seed, one.attempt) for one in played) == sorted(
         (row["task_id"], row["seed"], attempt) for row in rows for attempt in (0, 1)
     )
@@ -279,7 +279,7 @@ def test_the_asset_writes_the_pool_with_a_picture_or_says_that_it_is_off(warehou
         resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": Given(text=settings.model_dump_json())}
         ran = dg.materialize([task_pool], partition_key="0002", instance=instance, resources=resources)
         (event,) = ran.asset_materializations_for_node("task_pool")
-    pool = pool_of(warehouse, "0002")
+    pool = task_pool_of(warehouse, "0002")
     if not is_on:
         assert pool is None and event.metadata["note"].value == "self-challenge is switched off in this profile"
         return
@@ -313,7 +313,7 @@ def test_the_collection_is_asked_to_play_the_pool(warehouse: Warehouse, tmp_path
         }
         dg.materialize([task_pool, rollouts], partition_key="0002", instance=instance, resources=resources)
     request = CollectRequest.model_validate_json((tmp_path / "request.json").read_text())
-    assert request.pool == pool_of(warehouse, "0002") and (request.pool is not None) == is_on
+    assert request.pool == task_pool_of(warehouse, "0002") and (request.pool is not None) == is_on
 
 
 def test_bounds_the_wrong_way_round_are_refused() -> None:
@@ -328,10 +328,10 @@ def test_what_is_evaluated_on_is_known_before_anything_runs_and_never_played(war
     rows = list(evaluated_instances(profile))
     assert len(rows) == len(TASKS) * (settings.eval_per_task + settings.holdout_per_task)
     assert {row["split"] for row in rows} == {"eval", "holdout"} and all(row["instruction"] for row in rows)
-    first = make_pool(warehouse, profile, "0001")[1]
+    first = make_task_pool(warehouse, profile, "0001")[1]
     planted = rows[0] | {"content_id": first[0]["content_id"]}
     warehouse.replace_partition("task_instances", [*rows[1:], planted], iteration="0000", stage="tasks")
-    _, pool, refused = make_pool(warehouse, profile, "0001")
+    _, pool, refused = make_task_pool(warehouse, profile, "0001")
     assert refused == {DUPLICATE: 1} and first[0]["content_id"] not in {row["content_id"] for row in pool}
     assert list(evaluated_instances(made_profile(**{"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"]}))) == []
 

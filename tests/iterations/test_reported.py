@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assets.task_pool import make_pool
+from assets.task_pool import make_task_pool
 from benchmarks.common.history import Size, make_history
 from pipelines import profiles
 from tests.iterations.reported import plant, poison
@@ -40,7 +40,7 @@ def choices(warehouse: Warehouse) -> dict[str, Any]:
     with connect_to_choose(warehouse) as con:
         rates = solve_rates(con, "0003", settings.tasks.self_challenge.memory)
         read = con.execute(RATES).fetchall()
-    pool = [(choice.task.name, choice.num, choice.why) for choice in make_pool(warehouse, settings, "0003")[0]]
+    pool = [(choice.task.name, choice.num, choice.why) for choice in make_task_pool(warehouse, settings, "0003")[0]]
     return {
         "outcomes": {policy: outcomes_to_choose(warehouse, policy) for policy in policies},
         "pool": pool,

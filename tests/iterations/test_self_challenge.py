@@ -7,7 +7,7 @@ import shutil
 import pytest
 import yaml
 
-from assets.task_pool import make_pool, pool_of
+from assets.task_pool import make_task_pool, task_pool_of
 from pipelines import profiles
 from sandbox.tasks.sources import tasks_in
 from warehouse.evaluation.solve_rates import solve_rates
@@ -45,7 +45,7 @@ def test_the_second_collection_plays_what_the_first_taught_to_choose(new_workspa
     for iteration in ("0001", "0002"):
         of_rollouts = "select distinct task_id, seed from episodes where purpose = 'rollout' and iteration = ? order by all"
         played = workspace.sql(of_rollouts, iteration)
-        pool = pool_of(warehouse, iteration)
+        pool = task_pool_of(warehouse, iteration)
         assert pool is not None and played == sorted((task_id, seed) for task_id, seeds in pool.items() for seed in seeds)
         assert len(played) == PER_TASK * num_families
     assert workspace.sql("select distinct why from task_instances where iteration = '0001'") == [("seed",)]
@@ -56,7 +56,7 @@ def test_the_second_collection_plays_what_the_first_taught_to_choose(new_workspa
         ("holdout", "evaluated on"),
     ]
 
-    choices, rows, _ = make_pool(warehouse, profile, "0002")
+    choices, rows, _ = make_task_pool(warehouse, profile, "0002")
     with connect(warehouse) as con:
         rates = solve_rates(con, "0002", profile.tasks.self_challenge.memory)
     assert set(rates) == {choice.task.task_id for choice in choices}, "every family was played"

@@ -19,7 +19,7 @@ from assets.profile import Profile
 from assets.release import released_policy
 from assets.requests import JudgeRequest
 from assets.resources import ProfileResource, WarehouseResource
-from assets.task_pool import make_pool
+from assets.task_pool import make_task_pool
 from models.judges.judge import Judgement
 from pipelines import profiles
 from pipelines.stages.judge import to_judge, words_to_choose
@@ -148,7 +148,7 @@ def test_nothing_that_chooses_reads_what_is_only_reported(finished_twice: Any, c
             mixtures = {"ct": settings.ct_mixture, "sft": settings.sft_mixture}
             datasets = {kind: mixed(con, kind, "0003", mixture).dataset_id for kind, mixture in mixtures.items()}  # type: ignore[arg-type]
             routes = route(con, settings.routing).to_pylist()
-        pool = [(choice.task.name, choice.num, choice.why) for choice in make_pool(workspace.warehouse, settings, "0003")[0]]
+        pool = [(choice.task.name, choice.num, choice.why) for choice in make_task_pool(workspace.warehouse, settings, "0003")[0]]
         choices = {"release": gate(workspace), "pool": pool, "datasets": datasets, "routes": routes}
         return choices | {"thresholds": thresholds(workspace, settings)}
 

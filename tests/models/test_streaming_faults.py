@@ -85,13 +85,13 @@ def main(init: str, folder: str, kind: str) -> None:
 async def train_on_browsers(init: Path, folder: Path) -> None:
     from assets.execution_settings import SandboxSettings
     from assets.profile import ActingSettings, TaskSettings
-    from pipelines.stages.context import pool_tasks
+    from pipelines.stages.context import profile_tasks
     from pipelines.stages.sandboxes import open_collector
 
     tasks = TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))
     acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=2))
     settings = {"rounds": 3, "episodes_per_task": 6, "min_batch_episodes": 8}
-    run = a_run(init, folder, pool_tasks(tasks), **settings)
+    run = a_run(init, folder, profile_tasks(tasks), **settings)
     async with open_collector(acting) as collector:
         result = await train_ppo(run, collector)
     print(result.card.checkpoint_id)

@@ -13,7 +13,7 @@ from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from assets.handoff import INPUT, add_iteration
 from assets.keys import ITERATION_OUTPUT
-from assets.stage_assets import POOL
+from assets.stage_assets import CONCURRENCY_POOL
 from pipelines.orchestration.instance import open_instance, prepare
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse
@@ -38,7 +38,9 @@ class Place:
         self.instance.report_runless_asset_event(dg.AssetMaterialization(ITERATION_OUTPUT, partition=key))
 
     def add_run(self, status: dg.DagsterRunStatus, **tags: str) -> dg.DagsterRun:
-        works_in_home = RunOpConcurrency(root_key_counts={POOL: 1}, has_unconstrained_root_nodes=False, all_pools={POOL})
+        works_in_home = RunOpConcurrency(
+            root_key_counts={CONCURRENCY_POOL: 1}, has_unconstrained_root_nodes=False, all_pools={CONCURRENCY_POOL}
+        )
         return self.instance.add_run(dg.DagsterRun(job_name="iteration", status=status, tags=tags, run_op_concurrency=works_in_home))
 
 

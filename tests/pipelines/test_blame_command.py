@@ -23,7 +23,7 @@ from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
 from pipelines import profiles
 from pipelines.cli.app import app
-from pipelines.stages.context import pool_tasks, requests_for
+from pipelines.stages.context import profile_tasks, requests_for
 from pipelines.stages.evaluate import greedy_requests
 from pipelines.stages.evaluate_missing import evaluate_missing
 from pipelines.stages.sandboxes import open_collector
@@ -213,7 +213,7 @@ def test_the_check_plays_both_on_live_pages(tmp_path: Path) -> None:
     solved = asyncio.run(
         play([one.model_copy(update={"purpose": "seed"}) for one in greedy_requests(profile.acting, "oracle", Split.EVAL, 1)])
     )
-    tasks = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in pool_tasks(profile.tasks)]
+    tasks = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in profile_tasks(profile.tasks)]
     warehouse.replace_partition("tasks", tasks, iteration="0000", stage="tasks")
     for stage, made in (("seed_demonstrations", shown), ("oracle", solved)):
         for table in ("steps", "episodes"):

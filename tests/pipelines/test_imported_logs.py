@@ -15,7 +15,7 @@ from dagster._core.storage.dagster_run import RunOpConcurrency
 from agent.gateway.intake import logs_of
 from assets.profile import LogSettings
 from assets.resources import WarehouseResource
-from assets.stage_assets import POOL
+from assets.stage_assets import CONCURRENCY_POOL
 from pipelines.definitions import build_defs
 from pipelines.orchestration.imported_logs import build_logs, days_over
 from tests.pipelines.test_import_logs import FILES, LOGS
@@ -81,7 +81,7 @@ def test_the_schedule_asks_for_the_days_that_are_over_and_not_imported(tmp_path:
         came_in("openai-chat", "2026-11-19")
         instance.report_runless_asset_event(dg.AssetMaterialization("imported_logs", partition="2026-11-19"))
         ticked = schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=place))
-        works = RunOpConcurrency(root_key_counts={POOL: 1}, has_unconstrained_root_nodes=False, all_pools={POOL})
+        works = RunOpConcurrency(root_key_counts={CONCURRENCY_POOL: 1}, has_unconstrained_root_nodes=False, all_pools={CONCURRENCY_POOL})
         waiting = dg.DagsterRun(
             job_name="import_logs", status=dg.DagsterRunStatus.STARTING, tags={"dagster/partition": DAY}, run_op_concurrency=works
         )

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from dagster._core.instance.config import PoolGranularity
 
-from assets.stage_assets import POOL, is_asked_for
+from assets.stage_assets import CONCURRENCY_POOL, is_asked_for
 from pipelines.definitions import build_defs
 from pipelines.orchestration.iteration_lock import lock_path
 from pipelines.orchestration.jobs import CLICK_TAG, DAGSTER_URL_VARIABLE, STAGE_JOBS, completed, first_incomplete
@@ -130,7 +130,7 @@ def test_the_run_queue_lets_one_run_of_a_home_and_one_click_through_at_a_time(pl
     assert definitions.resolve_job_def("next_iteration").tags[CLICK_TAG] == "true"
     for name in definitions.get_repository_def().job_names:
         pools = {node.pool for node in definitions.resolve_job_def(name).all_node_defs if not isinstance(node, dg.GraphDefinition)}
-        assert pools - {None} == (set() if name == "next_iteration" or name.startswith("release_") else {POOL}), name
+        assert pools - {None} == (set() if name == "next_iteration" or name.startswith("release_") else {CONCURRENCY_POOL}), name
 
 
 def test_the_definitions_load_beside_a_projects_own(place):

@@ -67,13 +67,13 @@ def test_work_is_what_the_profile_asks_for() -> None:
     """Smoke: 4 tasks of MiniWoB in two domains, one of them never trained on or not; two rounds of six episodes a task."""
     profile = profiles.load("smoke")
     workload = Workload(profile, TINY, Measured(steps={"pointing": 2.0, "forms": 3.0}, num_episodes=99))
-    tasks = {domain: [t for t in workload._pool if t.domain == domain and not t.held_out] for domain in profile.tasks.domains}
+    tasks = {domain: [t for t in workload._tasks if t.domain == domain and not t.held_out] for domain in profile.tasks.domains}
     works = {work.stage: work for work in workload.iteration(1)}
     assert works["rl_forms"].num_episodes == 2 * 6 * len(tasks["forms"])
     assert works["rl_forms"].num_steps == 3.0 * works["rl_forms"].num_episodes
     assert works["ct_model"].training_tokens == profile.ct.steps * profile.ct.batch_tokens
     assert works["rollouts"].num_episodes == 6 * sum(map(len, tasks.values()))
-    assert len(workload._pool) == 5, "two of them have one prompt each, and are not evaluated"
+    assert len(workload._tasks) == 5, "two of them have one prompt each, and are not evaluated"
     assert works["merged_policy"].num_episodes == 2 * 3 * 3, "two candidates on a grid of one step"
     assert works["evaluations"].num_episodes == (5 * 4 + 4) * 3, "five policies on holdout, one on eval"
     later = {work.stage: work for work in workload.iteration(2)}

@@ -39,7 +39,7 @@ from pipelines.cluster.collector import RayCollector
 from pipelines.plan.ray_check import check_ray
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import PolicyService, open_collector
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.tasks.task import Split, Task
 from tests.disks import fill, mounted_disk
 from warehouse.core.errors import ConfigError, EngineUnreachable, ReportedOnly, SandboxBusy
@@ -100,7 +100,7 @@ class SlowPool(WaitingPool):
 
 
 @asynccontextmanager
-async def slow_sessions(settings: SandboxSettings) -> AsyncIterator[Pool]:
+async def slow_sessions(settings: SandboxSettings) -> AsyncIterator[SessionPoolProtocol]:
     yield SlowPool(settings.num_sessions)
 
 
@@ -239,7 +239,7 @@ SLOW_START_S = 15.0
 
 
 @asynccontextmanager
-async def slowly_opened(settings: SandboxSettings, opened: str) -> AsyncIterator[Pool]:
+async def slowly_opened(settings: SandboxSettings, opened: str) -> AsyncIterator[SessionPoolProtocol]:
     """Sessions that the first to ask has to wait for. `opened`: a file with a line for each that asked."""
     with open(opened, "a") as file:
         file.write("asked\n")

@@ -15,7 +15,7 @@ import pytest
 from dagster._core.storage.dagster_run import RunOpConcurrency
 from rich.console import Console
 
-from assets.stage_assets import POOL
+from assets.stage_assets import CONCURRENCY_POOL
 from benchmarks.common import postgres
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from benchmarks.common.object_store import BUCKET, an_object_store
@@ -88,7 +88,7 @@ def _begun_steps(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int:
 def test_what_one_host_runs_another_refuses_and_does_not_take_for_dead(homes: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "HEARTBEAT_S", 0.5)
     one, two = homes
-    works = RunOpConcurrency(root_key_counts={POOL: 1}, has_unconstrained_root_nodes=False, all_pools={POOL})
+    works = RunOpConcurrency(root_key_counts={CONCURRENCY_POOL: 1}, has_unconstrained_root_nodes=False, all_pools={CONCURRENCY_POOL})
     driver, lock = IterationLock(one, driver_path(one)), IterationLock(one, lock_path(one))
     assert driver.acquire() and lock.acquire()
     with pytest.raises(IterationLocked, match=f"process {os.getpid()} on host .* is running an iteration in s3://"):

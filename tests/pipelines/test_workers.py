@@ -29,7 +29,7 @@ from pipelines.stages import annotate as annotate_worker
 from pipelines.stages import initialise as seed_worker
 from pipelines.stages import merge as merge_worker
 from pipelines.stages import rl as rl_worker
-from pipelines.stages.context import WorkerContext, pool_tasks
+from pipelines.stages.context import WorkerContext, profile_tasks
 from pipelines.stages.evaluate import requests_to_choose
 from pipelines.stages.evaluate_checkpoint import evaluate_budgets
 from pipelines.stages.kept_episodes import KeptEpisodes
@@ -176,7 +176,7 @@ def test_a_search_that_was_cut_off_plays_only_the_episodes_that_it_lacks(seeded:
     specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
     request = merge_request(specialists, MergeSettings(grid_steps=2, instances_per_task=1))
     num_mixtures, num_each = 3, len(requests_to_choose(request.acting, "policy", 1))  # some tasks have no instance to choose by
-    assert 1 < num_each < len(pool_tasks(request.acting.tasks))
+    assert 1 < num_each < len(profile_tasks(request.acting.tasks))
     num_until = num_each + 1
     with pytest.raises(RuntimeError, match="as a kill"):
         merge_worker.run(request, seeded)

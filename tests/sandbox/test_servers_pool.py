@@ -25,7 +25,7 @@ from benchmarks.common.waiting_node import Clicking
 from sandbox.actions import Click
 from sandbox.http.serving import Server, api_version, on_free_port
 from sandbox.http.tokens import Tokens
-from sandbox.pool.pool_protocol import Pool, SizedPool
+from sandbox.pool.pool_protocol import SessionPoolProtocol, SizedSessionPool
 from sandbox.server import identity
 from sandbox.server.address import ServerAddress, address_of_text
 from sandbox.server.app import create_app
@@ -99,7 +99,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-async def episodes(pool: Pool, num: int, task: Task = TASK) -> list[Episode]:
+async def episodes(pool: SessionPoolProtocol, num: int, task: Task = TASK) -> list[Episode]:
     requests = [EpisodeRequest(task=task, seed=seed, purpose="rollout", policy_id="clicking") for seed in range(num)]
     collector = PoolCollector(pool, PromptBuilder("uitars15"), EpisodeLimits(), CollectorSettings(concurrency=num))
     return [episode async for episode in collector.play(Clicking(), requests)]
@@ -108,7 +108,7 @@ async def episodes(pool: Pool, num: int, task: Task = TASK) -> list[Episode]:
 def test_leases_go_where_sessions_are_free() -> None:
     async def main() -> None:
         async with nodes(2, 4) as (small, large), pool_of(small.url, large.url, size=5) as pool:
-            assert isinstance(pool, SizedPool) and pool.size == 5
+            assert isinstance(pool, SizedSessionPool) and pool.size == 5
             async with AsyncExitStack() as stack:
                 for _ in range(4):
                     await stack.enter_async_context(pool.lease(TASK))

@@ -14,7 +14,7 @@ from sandbox.desktop.apps import missing_packages
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.pool.pool import SessionPool
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.session import HasFiles, Observation, Session
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
@@ -72,7 +72,7 @@ def shown(observation: Observation) -> Observation:
 def test_an_episode_means_the_same_everywhere(live: Any, kind: SessionKind) -> None:
     task = example(kind)
 
-    async def use(pool: Pool) -> None:
+    async def use(pool: SessionPoolProtocol) -> None:
         async with pool.lease(task) as session:
             assert isinstance(session, Session)
             first = await session.reset(task, SEED)
@@ -106,7 +106,7 @@ def test_an_episode_means_the_same_everywhere(live: Any, kind: SessionKind) -> N
 def test_a_closed_session_is_of_no_use_and_no_one_gets_it_next(live: Any, kind: SessionKind) -> None:
     task = example(kind)
 
-    async def use(pool: Pool) -> None:
+    async def use(pool: SessionPoolProtocol) -> None:
         with pytest.raises(SandboxError, match="closed"):
             async with pool.lease(task, screenshots=False) as session:
                 assert (await session.reset(task, SEED)).screenshot is None
@@ -126,7 +126,7 @@ def test_a_closed_session_is_of_no_use_and_no_one_gets_it_next(live: Any, kind: 
 def test_people_look_at_the_workspace_without_a_step(live: Any, kind: SessionKind) -> None:
     task = example(kind)
 
-    async def use(pool: Pool) -> None:
+    async def use(pool: SessionPoolProtocol) -> None:
         async with pool.lease(task, screenshots=False) as session:
             first = await session.reset(task, SEED)
             files = await session.files() if isinstance(session, HasFiles) else None

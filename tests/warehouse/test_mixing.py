@@ -422,8 +422,12 @@ def test_what_fades_to_nothing_is_not_in_a_snapshot(con: duckdb.DuckDBPyConnecti
 
 def test_failures_of_no_weight_have_no_pool() -> None:
     mixture = MixtureConfig(failure=SamplePool(draws=3), tutorial=SamplePool(), ct_weight=0)
-    assert mixture.pool("failure") is None and mixture.pool("tutorial") == SamplePool() and mixture.pool("general") is None
-    assert mixture.model_copy(update={"ct_weight": 0.5}).pool("failure") == SamplePool(draws=3)
+    assert (
+        mixture.sample_pool("failure") is None
+        and mixture.sample_pool("tutorial") == SamplePool()
+        and mixture.sample_pool("general") is None
+    )
+    assert mixture.model_copy(update={"ct_weight": 0.5}).sample_pool("failure") == SamplePool(draws=3)
 
 
 def test_a_small_share_is_no_less_than_an_even_one(con: duckdb.DuckDBPyConnection) -> None:

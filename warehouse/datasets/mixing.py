@@ -1,9 +1,9 @@
 """Dataset snapshots: which samples of D_CT and D_SFT a training run of an iteration reads, and how often.
 
-A mixture gives each sample pool (POOL_OF) a number of draws an epoch. Inside a pool, older samples count less, no task and no domain gets
-more than its share, and no sample is repeated more often than allowed; what a pool cannot fill stays empty. The weights of a snapshot are
-expected draws, so they add up to the length of an epoch. Samples of one pool, domain, task and age weigh alike: weights are worked out for
-such groups, which are few, and DuckDB gives each sample its group's.
+A mixture gives each sample pool (SAMPLE_POOL_OF) a number of draws an epoch. Inside a sample pool, older samples count less, no task and
+no domain gets more than its share, and no sample is repeated more often than allowed; what a pool cannot fill stays empty. The weights of
+a snapshot are expected draws, so they add up to the length of an epoch. Samples of one pool, domain, task and age weigh alike: weights are
+worked out for such groups, which are few, and DuckDB gives each sample its group's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from warehouse.datasets.held_out_texts import IS_HELD_OUT
 from warehouse.quality.overlap import LEAKS
 from warehouse.routing.samples import PART_ROWS, Kind
 
-PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ", "manual", "general"]
-POOL_OF: dict[str, PoolName] = {
+SamplePoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ", "manual", "general"]
+SAMPLE_POOL_OF: dict[str, SamplePoolName] = {
     "demonstration": "demonstration",
     "correction": "correction",  # a step that an annotator overrode
     "reflection": "correction",  # the way on after an error, which stays in the prompt
@@ -70,10 +70,10 @@ class MixtureConfig(BaseModel):
         float | None, Field(ge=0, lt=1, description="share of an epoch that is general, in place of general.draws; large in CT only")
     ] = None
     ct_weight: Annotated[float, Field(ge=0, description="factor on the draws of failures; 0 leaves them out")] = 1.0
-    max_task_share: Annotated[Share, Field(description="largest share of a pool that one task may take")] = 0.2
-    max_domain_share: Annotated[Share, Field(description="largest share of a pool that one domain may take")] = 0.75
+    max_task_share: Annotated[Share, Field(description="largest share of a sample pool that one task may take")] = 0.2
+    max_domain_share: Annotated[Share, Field(description="largest share of a sample pool that one domain may take")] = 0.75
     domain_caps: Annotated[
-        dict[str, Share], Field(description="largest share of a pool by domain, where it is another than max_domain_share")
+        dict[str, Share], Field(description="largest share of a sample pool by domain, where it is another than max_domain_share")
     ] = Field(default_factory=dict)
     decay: Annotated[Share, Field(description="factor on a sample's weight for each iteration of its age")] = 0.9
     success_balance: Annotated[
@@ -87,16 +87,18 @@ class MixtureConfig(BaseModel):
     ] = 0.0
     replay_share: Annotated[
         float | None,
-        Field(gt=0, lt=1, description="share of a pool's draws that goes to iterations before the newest; null: what decay gives them"),
+        Field(
+            gt=0, lt=1, description="share of a sample pool's draws that goes to iterations before the newest; null: what decay gives them"
+        ),
     ] = None
 
     @model_validator(mode="after")
-    def _share_of_a_pool(self) -> MixtureConfig:
+    def _share_of_a_sample_pool(self) -> MixtureConfig:
         if self.general_share is not None and (self.general is None or self.general.draws is not None):
-            raise ValueError("general_share says how much is drawn from the pool general: give `general` too, without draws")
+            raise ValueError("general_share says how much is drawn from the sample pool general: give `general` too, without draws")
         return self
 
-    def pool(self, name: PoolName) -> SamplePool | None:
+    def sample_pool(self, name: SamplePoolName) -> SamplePool | None:
         pool: SamplePool | None = getattr(self, name)
         if pool is not None and name == "failure":
             return None if self.ct_weight == 0 else pool
@@ -107,7 +109,7 @@ class MixtureConfig(BaseModel):
 class _Group:
     """`num` samples of a sample pool that weigh alike: of one domain, one task (empty for none) and one age in iterations."""
 
-    pool: PoolName
+    pool: SamplePoolName
     domain: str
     task: str
     age: int
@@ -117,7 +119,7 @@ class _Group:
 _WEIGHTS_SCHEMA = pa.schema(
     {"pool": pa.string(), "domain": pa.string(), "task": pa.string(), "age": pa.int32(), "num": pa.int64(), "weight": pa.float64()}
 )
-_POOLS = " ".join(f"when '{component}' then '{pool}'" for component, pool in POOL_OF.items())
+_POOLS = " ".join(f"when '{component}' then '{pool}'" for component, pool in SAMPLE_POOL_OF.items())
 _MEMBERS = f"""
 create or replace temp table members as
 with samples as (
@@ -192,8 +194,8 @@ def mixed(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: M
     _guard(con)
     groups = [_Group(*row) for row in con.execute(_GROUPS).fetchall()]
     weighted: list[tuple[_Group, float]] = []
-    for name in dict.fromkeys(POOL_OF.values()):  # general data come last
-        pool = mixture.pool(name)
+    for name in dict.fromkeys(SAMPLE_POOL_OF.values()):  # general data come last
+        pool = mixture.sample_pool(name)
         if pool is not None and name == "general" and mixture.general_share is not None:
             others = sum(weight * group.num for group, weight in weighted)
             pool = pool.model_copy(update={"draws": others * mixture.general_share / (1 - mixture.general_share)})
@@ -208,7 +210,7 @@ def mixed(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: M
     return Snapshot(
         dataset_id=dataset_id,
         rows=rows.add_column(0, "dataset_id", pa.repeat(dataset_id, len(rows))),
-        left_out={sample_id: words for sample_id, words, pool in repeated if mixture.pool(pool) is not None},
+        left_out={sample_id: words for sample_id, words, pool in repeated if mixture.sample_pool(pool) is not None},
     )
 
 
@@ -231,7 +233,7 @@ def _num(groups: Iterable[_Group]) -> int:
     return sum(group.num for group in groups)
 
 
-def _draw(groups: Sequence[_Group], pool: SamplePool, mixture: MixtureConfig, name: PoolName) -> list[tuple[_Group, float]]:
+def _draw(groups: Sequence[_Group], pool: SamplePool, mixture: MixtureConfig, name: SamplePoolName) -> list[tuple[_Group, float]]:
     """Share a sample pool's draws out over its samples: what one of each group gets."""
     if not groups:
         return []

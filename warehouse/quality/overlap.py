@@ -14,7 +14,7 @@ LEAK_WORDS = 5
 
 ELSEWHERE = f"(policy_id = 'human' or (purpose = 'gateway' and domain = 'gateway') or starts_with(stage, '{IMPORTED_STAGE}'))"
 """Of an episode: done on nobody knows which instance, by a person, by an agent that called the gateway, or in an imported file. A harness's
-are of a task of the pool."""
+are of one of the profile's tasks."""
 DRIVEN = "contains(environment, '; DevTools; harness ')"
 """Of an episode: a harness drove the page by its DevTools address, so scripts of its own may have started another instance there."""
 EVALUATED_ON = rf"""

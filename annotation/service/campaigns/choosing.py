@@ -18,7 +18,7 @@ from sandbox.tasks.task import Split, Task, has_one_instance
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.identity import stable_fraction
 
-POOL = "pool"
+TASK_POOL = "pool"
 FIRST_SEED = 1_000_000_000
 LEAST_WEIGHT = 0.05
 """What the policy always solves is asked for now and then all the same: it may have forgotten it."""
@@ -40,13 +40,13 @@ def check_selections(selections: Sequence[str], priorities: TaskPriorities) -> i
     if not selections:
         raise ConfigError("a campaign selects at least one source or task, e.g. miniwob:quickstart")
     num = len(selected_tasks(selections, priorities))
-    if not num and POOL not in selections:
+    if not num and TASK_POOL not in selections:
         raise ConfigError(f"{', '.join(selections)[:200]} selects held-out tasks only, which nobody may train on: select others")
     return num
 
 
 def _selected(selection: str, priorities: TaskPriorities) -> Sequence[Task]:
-    if selection == POOL:
+    if selection == TASK_POOL:
         return [task for task in all_tasks() if task.task_id in priorities.task_pool]
     source, slash, name = selection.partition("/")
     if not slash:

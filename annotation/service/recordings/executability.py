@@ -13,7 +13,7 @@ from annotation.service.recordings import bundles
 from annotation.storage import recordings
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Task
@@ -25,23 +25,23 @@ log = logging.getLogger(__name__)
 
 
 class Executability:
-    """Belongs to the event loop that it is used in. `pool` None: nothing is tried."""
+    """Belongs to the event loop that it is used in. `session_pool` None: nothing is tried."""
 
-    def __init__(self, database: Database, store: PartStore, pool: Pool | None) -> None:
-        self._database, self._store, self._pool = database, store, pool
+    def __init__(self, database: Database, store: PartStore, session_pool: SessionPoolProtocol | None) -> None:
+        self._database, self._store, self._session_pool = database, store, session_pool
         self._one = asyncio.Semaphore(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def recover(self) -> None:
         """Try what a server before this one left untried."""
-        if self._pool is not None:
+        if self._session_pool is not None:
             for recording_id in await self._database.reading(recordings.untried):
                 self.later(recording_id)
 
     def later(self, recording_id: str) -> None:
         """Beside whatever else goes on. May be called again: what was tried is not retried."""
-        if self._pool is not None and recording_id not in self._tasks:
-            task = asyncio.create_task(self._surely(recording_id, self._pool), name=f"trying {recording_id}")
+        if self._session_pool is not None and recording_id not in self._tasks:
+            task = asyncio.create_task(self._surely(recording_id, self._session_pool), name=f"trying {recording_id}")
             self._tasks[recording_id] = task
             task.add_done_callback(lambda _: self._tasks.pop(recording_id, None))
 
@@ -56,11 +56,11 @@ class Executability:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _surely(self, recording_id: str, pool: Pool) -> None:
+    async def _surely(self, recording_id: str, session_pool: SessionPoolProtocol) -> None:
         async with self._one:
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    found = await self._try(recording_id, pool)
+                    found = await self._try(recording_id, session_pool)
             except (FlywheelError, TimeoutError) as error:
                 log.warning("%s could not be tried: %s: %s", recording_id, type(error).__name__, error)
                 return
@@ -70,7 +70,7 @@ class Executability:
             if found is not None:
                 await self._database.writing(recordings.set_executable, recording_id, found)
 
-    async def _try(self, recording_id: str, pool: Pool) -> bool | None:
+    async def _try(self, recording_id: str, session_pool: SessionPoolProtocol) -> bool | None:
         """None for an unknown task, or where there is nothing to find out."""
         found = await self._database.reading(recordings.get, recording_id)
         if found.state != "pending" or found.is_executable is not None or not found.summary.get("environment"):
@@ -79,7 +79,7 @@ class Executability:
         task = await asyncio.to_thread(task_of, manifest.task)
         if task is None:
             return None
-        async with pool.lease(task, screenshots=False) as session:
+        async with session_pool.lease(task, screenshots=False) as session:
             return (await replay(manifest, session, task, manifest.task.seed or 0)).is_executable
 
 

@@ -21,7 +21,7 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.runs import Stored
 from annotation.storage.schema import Assignment
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from warehouse.core.errors import AssignmentLost, ConfigError, FlywheelError, NotNow
 
 log = logging.getLogger(__name__)
@@ -33,9 +33,15 @@ class RunKeeper:
     """Belongs to the event loop that it is used in."""
 
     def __init__(
-        self, database: Database, blobs: Blobs, pool: Pool, policies: PolicySource, *, clock: Callable[[], float] = time.time
+        self,
+        database: Database,
+        blobs: Blobs,
+        session_pool: SessionPoolProtocol,
+        policies: PolicySource,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._database, self._blobs, self._pool, self._policies = database, blobs, pool, policies
+        self._database, self._blobs, self._session_pool, self._policies = database, blobs, session_pool, policies
         self._clock = clock
         self._live: dict[str, LiveRun] = {}
         self._gone: dict[str, LiveRun] = {}
@@ -180,7 +186,10 @@ class RunKeeper:
         )
         # Versions go on where those of an earlier server cannot have got to.
         live = LiveRun(
-            plan, LiveEpisode(self._pool, request), version=int(self._clock() * 1000), lease_until_s=stored.assignment.lease_until_s or 0.0
+            plan,
+            LiveEpisode(self._session_pool, request),
+            version=int(self._clock() * 1000),
+            lease_until_s=stored.assignment.lease_until_s or 0.0,
         )
         stored_runs.bring_back(live, stored)
         return live

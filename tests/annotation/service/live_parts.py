@@ -20,7 +20,7 @@ from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Campaign, User
 from annotation.wire.runs import Decide, RunState
 from sandbox import wire
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.tasks.task import Split, Task
 from tests.annotation import fresh
@@ -191,7 +191,9 @@ class Work:
 
 
 @asynccontextmanager
-async def service(work: Work, pool: Pool, policy: Policy | None = None, *, grammar: str = "compact") -> AsyncIterator[LiveRuns]:
+async def service(
+    work: Work, pool: SessionPoolProtocol, policy: Policy | None = None, *, grammar: str = "compact"
+) -> AsyncIterator[LiveRuns]:
     live = LiveRuns(work.database, work.blobs, pool, OneSource(policy or Reader(), grammar))
     try:
         yield live

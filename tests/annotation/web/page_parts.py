@@ -26,7 +26,7 @@ from annotation.web.app import create_app
 from annotation.web.serve import serving
 from sandbox.browser.chromium import find_chromium
 from sandbox.pool.pool import SessionPool
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from tests.annotation import fresh
 from tests.annotation.service.live_parts import OneSource, Reader
 
@@ -109,7 +109,9 @@ class Site:
 
 
 @asynccontextmanager
-async def site(folder: Path, policy: Reader | None = None, *, pool: Pool | None = None, size: int = 1) -> AsyncIterator[Site]:
+async def site(
+    folder: Path, policy: Reader | None = None, *, pool: SessionPoolProtocol | None = None, size: int = 1
+) -> AsyncIterator[Site]:
     """A server on a free port; its pool is made here unless it is given."""
     policy = policy or Colleague()
     database = open_database(fresh.sqlite_url(folder))

@@ -23,7 +23,7 @@ from annotation.web.guard import Guard
 from annotation.web.serve import serving
 from annotation.web.settings import WebSettings
 from sandbox.pool.pool import SessionPool
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 from tests.annotation import fresh
 from tests.annotation.service.live_parts import OneSource, Reader
 
@@ -94,7 +94,12 @@ class Site:
 
 @asynccontextmanager
 async def site(
-    folder: Path, *, settings: WebSettings | None = None, url: str | None = None, pool: Pool | None = None, grammar: str = "compact"
+    folder: Path,
+    *,
+    settings: WebSettings | None = None,
+    url: str | None = None,
+    pool: SessionPoolProtocol | None = None,
+    grammar: str = "compact",
 ) -> AsyncIterator[Site]:
     """Without a pool nobody can begin a run: nothing is started for one."""
     database, blobs = open_database(url or fresh.sqlite_url(folder)), Blobs(folder / "screens")
@@ -106,7 +111,7 @@ async def site(
         TaskPriorityReader(None),
         settings or WebSettings(burst=5000, requests_per_s=5000),
         passwords=Passwords(CHEAP),
-        pool=pool,
+        session_pool=pool,
     )
     assert isinstance(guard, Guard)
     try:

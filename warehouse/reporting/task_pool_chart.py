@@ -13,14 +13,14 @@ ROW_PX = 18.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolRow:
+class TaskPoolRow:
     domain: str
     family: str
     solved: Solved | None
     num: int
 
 
-def pool_chart(rows: Sequence[PoolRow], low: float, high: float) -> str:
+def task_pool_chart(rows: Sequence[TaskPoolRow], low: float, high: float) -> str:
     """A row a family, grouped by domain: solve rate with its 95 % interval (hollow: never tried) over the bounds that are aimed at, and
     the instances that are chosen."""
     left, middle, right, top = 190.0, 430.0, 650.0, 74.0
@@ -47,7 +47,7 @@ def pool_chart(rows: Sequence[PoolRow], low: float, high: float) -> str:
     return drawing.render()
 
 
-def _rate(drawing: Drawing, axis: Axis, row: PoolRow, y: float) -> None:
+def _rate(drawing: Drawing, axis: Axis, row: TaskPoolRow, y: float) -> None:
     if row.solved is None:
         drawing.text(axis.px(0.5), y + 4, "never tried", "small muted", "middle")
         return
