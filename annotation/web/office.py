@@ -24,7 +24,7 @@ from annotation.storage.database import Database
 from annotation.storage.logins import Lifetimes
 from annotation.storage.parts import PartStore
 from annotation.web.settings import WebSettings
-from sandbox.pool.pool_protocol import Pool
+from sandbox.pool.pool_protocol import SessionPoolProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def make_office(
     *,
     passwords: Passwords | None,
     parts: PartStore | None,
-    session_pool: Pool | None,
+    session_pool: SessionPoolProtocol | None,
     clock: Callable[[], float],
 ) -> Office:
     """The arguments are those of app.create_app."""
