@@ -32,13 +32,20 @@ class Pace:
     """Lets an engine take one step for each permit."""
 
     def __init__(self, engine: EmbeddedEngine) -> None:
-        self._permits, self._step, self._is_open = threading.Semaphore(0), engine._scheduler.step, False
+        self._permits, self._step, self._is_open, self._waits = threading.Semaphore(0), engine._scheduler.step, False, False
+        self._engine = engine
         engine._scheduler.step = self._paced  # type: ignore[method-assign]
 
     def _paced(self) -> Any:
         if not self._is_open:
+            self._waits = True
             self._permits.acquire()
+            self._waits = False
         return self._step()
+
+    def has_stopped_after(self, num: int) -> bool:
+        """Whether the engine has taken so many steps and waits for a permit: what comes in now stays in its inbox."""
+        return self._waits and self._engine.counts.steps == num
 
     def allow(self, num: int) -> None:
         self._permits.release(num)
@@ -87,7 +94,7 @@ def test_callers_share_one_running_batch_and_leave_it_at_once(endless: EmbeddedE
     async def scene() -> None:
         long = asyncio.create_task(endless.act([prompt("see Find", 40)]))
         pace.allow(10)
-        await until(lambda: endless.counts.steps == 10)
+        await until(lambda: pace.has_stopped_after(10))
         short = asyncio.create_task(endless.act([prompt("hello", 5), prompt("Ok then", 3)]))
         await until(lambda: bool(endless._inbox))
         pace.allow(6)
@@ -107,7 +114,7 @@ def test_who_is_cancelled_takes_the_request_back(endless: EmbeddedEngine) -> Non
         leaves = asyncio.create_task(endless.act([prompt("see Find", 500), prompt("then", 500)]))
         stays = asyncio.create_task(endless.act([prompt("hello", 20)]))
         pace.allow(3)
-        await until(lambda: endless.counts.steps == 3)
+        await until(lambda: pace.has_stopped_after(3))
         leaves.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaves
@@ -131,7 +138,7 @@ def test_each_token_knows_the_version_that_wrote_it(make_model: Callable[..., An
     async def scene() -> None:
         running = asyncio.create_task(engine.act([prompt("see Find", 20), prompt("hello", 20, temperature=1.0)]))
         pace.allow(4)
-        await until(lambda: engine.counts.steps == 4)
+        await until(lambda: pace.has_stopped_after(4))
         swap = asyncio.create_task(asyncio.to_thread(engine.load_weights, state, "checkpoint-b", 2))
         await until(lambda: bool(engine._inbox))
         pace.open()
@@ -161,7 +168,7 @@ def test_what_has_begun_finishes_with_its_weights_and_what_comes_waits_for_the_n
         asked = [prompt("see Find", 20), prompt("hello", 12, temperature=1.0), prompt("then", 6)]
         running = asyncio.create_task(engine.act(asked))
         pace.allow(4)
-        await until(lambda: engine.counts.steps == 4)
+        await until(lambda: pace.has_stopped_after(4))
         swap = asyncio.create_task(asyncio.to_thread(engine.load_weights, state, "checkpoint-b", 2))
         await until(lambda: bool(engine._inbox))
         late = asyncio.create_task(engine.act([prompt("see Find", 5)]))
@@ -169,7 +176,7 @@ def test_what_has_begun_finishes_with_its_weights_and_what_comes_waits_for_the_n
         misfit = asyncio.create_task(asyncio.to_thread(engine.load_weights, wide, "checkpoint-wide", 3))
         await until(lambda: len(engine._inbox) == 3)
         pace.allow(2)
-        await until(lambda: engine.counts.steps == 6)
+        await until(lambda: pace.has_stopped_after(6))
         assert not swap.done() and engine.policy_id == "checkpoint-a"
         pace.open()
         answers = await running
@@ -194,7 +201,7 @@ def test_new_weights_do_not_wait_for_answers_that_are_taken_back(make_model: Cal
     async def scene() -> None:
         running = asyncio.create_task(engine.act([prompt("see Find", 500)]))
         pace.allow(2)
-        await until(lambda: engine.counts.steps == 2)
+        await until(lambda: pace.has_stopped_after(2))
         swap = asyncio.create_task(asyncio.to_thread(engine.load_weights, state, "checkpoint-b", 2))
         await until(lambda: bool(engine._inbox))
         if end == "cancelled":
@@ -240,7 +247,7 @@ def test_a_closed_engine_answers_nobody(endless: EmbeddedEngine) -> None:
     async def scene() -> None:
         running = asyncio.create_task(endless.act([prompt("see", 50)]))
         pace.allow(2)
-        await until(lambda: endless.counts.steps == 2)
+        await until(lambda: pace.has_stopped_after(2))
         closing = asyncio.create_task(asyncio.to_thread(endless.close))
         await until(lambda: endless._is_closed)
         pace.open()
@@ -279,7 +286,7 @@ def test_a_message_that_fails_strands_none_of_those_behind_it(
     async def scene() -> None:
         leaves, stays = (asyncio.create_task(endless.act([prompt(text, 500)])) for text in ("see Find", "then"))
         pace.allow(2)
-        await until(lambda: endless.counts.steps == 2)
+        await until(lambda: pace.has_stopped_after(2))
         monkeypatch.setattr(endless._scheduler, "cancel", broken)
         leaves.cancel()
         await until(lambda: len(endless._inbox) == 1)
@@ -303,7 +310,7 @@ def test_who_has_read_enough_of_an_answer_leaves_the_conversation_as_far_as_it_w
     async def scene() -> None:
         running = asyncio.create_task(endless.act([prompt(text, 500, conversation="one")]))
         pace.allow(4)
-        await until(lambda: endless.counts.steps == 4)
+        await until(lambda: pace.has_stopped_after(4))
         running.cancel()
         await until(lambda: bool(endless._inbox))
         pace.open()
