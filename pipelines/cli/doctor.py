@@ -18,13 +18,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 import psutil
 from rich.console import Console
@@ -35,17 +31,13 @@ from pipelines.orchestration.shipped import shipped
 from sandbox.browser.browser import Browser
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, Executable, find_chromium
 from sandbox.desktop.apps import APPS, missing_packages
-from sandbox.tasks.web_apps.apps import APPS as WEB_APPS
-from sandbox.tasks.web_apps.apps import WebApp
-from sandbox.tasks.web_apps.install import is_installed
-from sandbox.tasks.web_apps.running import RunningApp, prepare
+from sandbox.tasks.registry import SOURCES
 from sandbox.terminal.bubblewrap import OPEN_FILES_NEEDED, JailLimits
 from sandbox.terminal.jail import Jail
+from warehouse.core.checks import Check, Status
 from warehouse.core.errors import ConfigError, FlywheelError, MachineLimit, SandboxError, StoreUnreachable
 from warehouse.core.home import HOME_VARIABLE, Home
 from warehouse.core.store import STORE_VARIABLE, Store
-
-Status = Literal["ok", "warn", "fail"]
 
 LOCK = "constraints.txt"
 LOCKED_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
@@ -66,16 +58,6 @@ _PLAIN_LOSSES = (
     "lost without begin-frame control: frames on demand (a step takes about 45 ms, not 10), and virtual time, so that tasks which move "
     "are not reproducible"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """What one check found. `fix` says what to do; a warning lets a run start, a failure does not."""
-
-    name: str
-    status: Status
-    found: str
-    fix: str = ""
 
 
 def check_python() -> Check:
@@ -234,29 +216,22 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
-def check_web_apps() -> Check:
-    """Which web applications are installed, each started once in its jail. What is missing is installed when a task first needs it."""
-    missing = [app.name for app in WEB_APPS.values() if not is_installed(app.name, app.pins)]
-    present = [app for app in WEB_APPS.values() if app.name not in missing]
+def check_task_sources() -> Iterator[Check]:
+    """What the sources of tasks say themselves, and which of them cannot be used."""
+    fix = f"Take it out of {SOURCES.variable}, or fix or uninstall its package"
     try:
-        took = [f"{app.name} {app.version} in {asyncio.run(_start_s(app)):.1f} s" for app in present]
-    except (FlywheelError, OSError) as error:
-        return Check(name="web apps", status="warn", found=f"{type(error).__name__}: {error}", fix="Fix `terminal` first, if it fails")
-    started = f"{', '.join(took)} started" if took else "none installed"
-    if missing:
-        fix = "Installed from the package registry when a task first needs them, or now: python -m sandbox.tasks.web_apps.install"
-        return Check(name="web apps", status="warn", found=f"{started}; not installed: {', '.join(missing)}", fix=fix)
-    return Check(name="web apps", status="ok", found=started)
-
-
-async def _start_s(app: WebApp) -> float:
-    """Seconds that a start takes, with its data made before."""
-    await prepare(app)
-    begin_s = time.monotonic()
-    running = await RunningApp.start(app)
-    took_s = time.monotonic() - begin_s
-    await running.close()
-    return took_s
+        names = list(SOURCES)
+    except ConfigError as error:
+        yield Check(name="task sources", status="fail", found=str(error), fix=fix)
+        return
+    for name in names:
+        try:
+            check = SOURCES[name].check
+            found = None if check is None else check()
+        except Exception as error:  # it may be anybody's code
+            yield Check(name=f"tasks: {name}", status="warn", found=f"{type(error).__name__}: {error}", fix=fix)
+        else:
+            yield from () if found is None else (found,)
 
 
 def check_home(home: Home) -> Check:
@@ -330,22 +305,21 @@ def _is_free(port: int) -> bool:
 
 def checks(home: Home) -> list[Check]:
     """Every check, in the order of the table; a few seconds, most of it the browser's."""
-    parts: tuple[Callable[[], Check], ...] = (
-        check_python,
-        check_packages,
-        check_open_files,
-        check_browser,
-        check_terminal,
-        check_web_apps,
-        check_desktop,
-        lambda: check_home(home),
-        *((partial(check_store, home.store),) if home.store is not None else ()),
-        lambda: check_disk(home),
-        check_memory,
-        lambda: check_ports(PORTS),
-        check_gpu,
-    )
-    return [part() for part in parts]
+    return [
+        check_python(),
+        check_packages(),
+        check_open_files(),
+        check_browser(),
+        check_terminal(),
+        *check_task_sources(),
+        check_desktop(),
+        check_home(home),
+        *((check_store(home.store),) if home.store is not None else ()),
+        check_disk(home),
+        check_memory(),
+        check_ports(PORTS),
+        check_gpu(),
+    ]
 
 
 def run_doctor(console: Console, home: Home) -> int:

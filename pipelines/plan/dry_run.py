@@ -13,7 +13,6 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 
 from pipelines import profiles
-from pipelines.cli.doctor import Check, Status
 from pipelines.cli.terminal import fits, slim_table
 from pipelines.plan.commands import stage_commands
 from pipelines.plan.cost import all_nodes, cost, cost_rests_on, held_cost, stage_costs
@@ -22,6 +21,7 @@ from pipelines.plan.plan import Plan, StagePlan, in_bytes
 from pipelines.plan.planner import make_plan
 from pipelines.plan.preflight import preflight
 from pipelines.plan.workload import Measured, measure
+from warehouse.core.checks import Check, Status
 from warehouse.core.home import Home
 from warehouse.core.stages import SEED_ITERATION, is_rl
 from warehouse.storage.query import connect

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from assets.profile import Profile
 from models.training.hosts import TrainingHosts
-from pipelines.cli.doctor import Check, Status
+from warehouse.core.checks import Check, Status
 from warehouse.core.code import code_digest
 from warehouse.core.home import Home
 

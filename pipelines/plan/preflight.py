@@ -19,7 +19,7 @@ import psutil
 from assets.profile import Profile
 from models.families.shapes import ModelShape
 from models.training.adapter_config import AdapterConfig
-from pipelines.cli.doctor import Check, Status, check_browser, check_desktop, check_store, check_terminal, check_web_apps
+from pipelines.cli.doctor import check_browser, check_desktop, check_store, check_terminal
 from pipelines.plan.hosts_check import check_hosts
 from pipelines.plan.plan import Plan, in_bytes
 from pipelines.plan.sandbox_check import check_sandboxes
@@ -27,6 +27,7 @@ from pipelines.plan.server_check import check_server
 from pipelines.stages.context import profile_tasks
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import kind_of
+from warehouse.core.checks import Check, Status
 from warehouse.core.errors import CheckpointError
 from warehouse.core.home import Home
 from warehouse.core.stages import is_rl
@@ -106,16 +107,18 @@ def _auto_class(folder: Path) -> str:
 
 
 def check_programs(profile: Profile) -> list[Check]:
-    """The programs that the sessions of the profile's tasks are made of, each really started once."""
-    kinds = {kind_of(task) for task in profile_tasks(profile.tasks)}
+    """The programs that the sessions of the profile's tasks are made of, each really started once, and what their sources check."""
+    tasks = profile_tasks(profile.tasks)
+    kinds = {kind_of(task) for task in tasks}
     needed: dict[str, tuple[Callable[[], Check], ...]] = {
         "page": (check_browser,),
         "hybrid": (check_browser,),
-        "web": (check_browser, check_web_apps),
+        "web": (check_browser,),
         "terminal": (check_terminal,),
         "desktop": (check_desktop,),
     }
     parts = list(dict.fromkeys(part for kind, each in needed.items() if kind in kinds for part in each))
+    parts += [check for name in sorted({task.source for task in tasks}) if (check := SOURCES[name].check) is not None]
     return [part() for part in parts]
 
 

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from assets.execution_settings import RaySettings
 from assets.profile import Profile
-from pipelines.cli.doctor import Check
 from pipelines.cluster.connection import connected, import_ray
 from pipelines.cluster.episode_cluster import fits, needs_of_node
 from pipelines.cluster.stage_jobs import job_server
+from warehouse.core.checks import Check
 from warehouse.core.errors import FlywheelError
 
 ANSWER_S = 5.0

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 
 from assets.profile import Profile
-from pipelines.cli.doctor import Check, Status
 from pipelines.stages.context import profile_tasks
 from sandbox.server.address import ServerAddress
 from sandbox.server.bodies import ServerStatus
@@ -16,6 +15,7 @@ from sandbox.server.servers_pool import other_code, other_source
 from sandbox.tasks.sources import kind_of
 from sandbox.tasks.task import Split, Task
 from sandbox.tasks.task_source import SessionKind
+from warehouse.core.checks import Check, Status
 from warehouse.core.errors import FlywheelError, SandboxBusy
 
 ANSWER_S, RESET_S = 10.0, 120.0

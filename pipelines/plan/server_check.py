@@ -8,7 +8,7 @@ from pathlib import Path
 
 from assets.profile import Profile
 from models.http.config import HttpEngineConfig
-from pipelines.cli.doctor import Check, Status
+from warehouse.core.checks import Check, Status
 from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
 

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from sandbox.adapters.web_page_source import WebPageTask, web_page_source
+from sandbox.adapters.web_page_source import web_page_source
+from sandbox.adapters.web_page_task import WebPageTask
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError
 from warehouse.core.plain_yaml import read_yaml

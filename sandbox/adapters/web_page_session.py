@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.adapters.page_view import NotThere, PageView
-from sandbox.adapters.web_page_source import VERSION, PageInstance, Start, WebPageTask
+from sandbox.adapters.web_page_task import VERSION, PageInstance, Start, WebPageTask
 from sandbox.browser.page_session import Limits, OpenPage, PageSession
 from sandbox.hybrid.jailed_page import EpisodePage, JailedPageSession
 from sandbox.session import Observation, Transition, Verdict

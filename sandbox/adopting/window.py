@@ -24,7 +24,8 @@ from playwright.async_api import Browser, BrowserContext, Error, HttpCredentials
 from sandbox.adopting.records import Site, is_leaving, origin_of, parts_of, path_of
 from sandbox.browser import namespace
 from sandbox.browser.page import PageNotes
-from sandbox.browser.playwright_page import sandbox_errors, start_chromium, wait_for_load
+from sandbox.browser.playwright_browser import start_chromium
+from sandbox.browser.playwright_page import sandbox_errors, wait_for_load
 from sandbox.browser.playwright_window import PlaywrightWindow
 from sandbox.browser.policy import NetworkPolicy, Way
 from sandbox.browser.proxy import Proxy

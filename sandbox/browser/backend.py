@@ -106,7 +106,7 @@ async def launch(kind: Kind) -> BrowserBackend:
     """Start a browser for sessions of a kind. Raises BrowserMissing, BrowserCrashed, ConfigError."""
     kind = resolve(kind)
     if kind == "playwright":
-        from sandbox.browser.playwright_page import PlaywrightBackend  # a heavy import that few need
+        from sandbox.browser.playwright_browser import PlaywrightBackend  # a heavy import that few need
 
         return await PlaywrightBackend.launch()
     flags = (DEVTOOLS_FLAG,) if kind == "devtools" else ()

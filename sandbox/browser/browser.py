@@ -18,13 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sandbox.browser.cdp import Connection, Params
+from sandbox.browser.cdp import Connection, OnTarget, Params
 from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
 from sandbox.browser.clipboard import ClipboardWriter
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
-
-OnTarget = Callable[[Params, str], None]
-"""Gets a target's info and the session it is attached by."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,7 +47,7 @@ class Browser:
         self.version = ""
         self._on_target: dict[str, OnTarget] = {}
         self._on_gone: dict[str, Callable[[], None]] = {}
-        self.clipboard_writer = ClipboardWriter(self)
+        self.clipboard_writer = ClipboardWriter(self.connection, self.create_context, begin_frame=begin_frame)
         self._frame_lock = asyncio.Lock()
         self._frame_in_flight: asyncio.Future[Params] | None = None
         self._framed_session_id = ""

@@ -20,6 +20,8 @@ _LOG = logging.getLogger(__name__)
 
 Params = dict[str, Any]
 Listener = Callable[[Params], None]
+OnTarget = Callable[[Params, str], None]
+"""Gets a target's info and the session it is attached by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
-from sandbox.browser.cdp import Params
+from sandbox.browser.cdp import Connection, OnTarget, Params
 from sandbox.browser.input import KeyStroke, Phase
-
-if TYPE_CHECKING:
-    from sandbox.browser.browser import Browser
 
 MAX_TEXT_CHARS = 1_000_000
 
@@ -30,8 +26,8 @@ _PASTE_KEYS = {"v", "insert"}
 class ClipboardWriter:
     """Writes a browser's clipboard, by a blank page of its own."""
 
-    def __init__(self, browser: Browser) -> None:
-        self._browser = browser
+    def __init__(self, connection: Connection, create_context: Callable[[OnTarget], Awaitable[str]], *, begin_frame: bool) -> None:
+        self._connection, self._create_context, self._begin_frame = connection, create_context, begin_frame
         self._lock = asyncio.Lock()
         self._session_id = ""
 
@@ -49,17 +45,17 @@ class ClipboardWriter:
         if not self._session_id:
             await self._open()
         expression = _SET.format(text=json.dumps(text[:MAX_TEXT_CHARS]))
-        await self._browser.connection.send("Runtime.evaluate", {"expression": expression, "userGesture": True}, self._session_id)
+        await self._connection.send("Runtime.evaluate", {"expression": expression, "userGesture": True}, self._session_id)
 
     async def _open(self) -> None:
         def on_target(info: Params, session_id: str) -> None:
             self._session_id = session_id
-            self._browser.connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
+            self._connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
 
-        context_id = await self._browser.create_context(on_target)
-        target = {"url": "about:blank", "browserContextId": context_id, "enableBeginFrameControl": self._browser.begin_frame}
-        await self._browser.connection.send("Target.createTarget", target)
-        await self._browser.connection.send("Emulation.setFocusEmulationEnabled", {"enabled": True}, self._session_id)
+        context_id = await self._create_context(on_target)
+        target = {"url": "about:blank", "browserContextId": context_id, "enableBeginFrameControl": self._begin_frame}
+        await self._connection.send("Target.createTarget", target)
+        await self._connection.send("Emulation.setFocusEmulationEnabled", {"enabled": True}, self._session_id)
 
 
 def pastes(phases: Sequence[Phase]) -> bool:

@@ -8,18 +8,16 @@ Its pages share the browser's clipboard, so a text that one episode copied can b
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from playwright.async_api import Browser, BrowserContext, CDPSession, Dialog, Error, Frame, Playwright, Request, Route, async_playwright
+from playwright.async_api import Browser, BrowserContext, CDPSession, Dialog, Error, Frame, Request, Route
 from playwright.async_api import Page as TheirPage
 
 from sandbox.browser.browser import NO_SANDBOX
-from sandbox.browser.chromium import FLAGS, find_chromium, resolver_flag
 from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
 from sandbox.browser.page import (
     FORGET_COMMAND,
@@ -29,32 +27,11 @@ from sandbox.browser.page import (
     STORED_COMMANDS,
     STORED_EVENTS,
     USAGE_COMMAND,
-    Page,
     PageNotes,
     guard_script,
 )
 from sandbox.browser.policy import is_below, relative_urls
-from sandbox.tasks.page_task import PageSettings, Surroundings
-from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
-
-_OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
-"""Flags of ours that Playwright sets itself."""
-
-
-async def start_chromium(*, is_sandboxed: bool) -> tuple[Playwright, Browser, str]:
-    """The driver, the system's Chromium, and the only host name that it resolves, its proxy's. Raises BrowserMissing or BrowserCrashed."""
-    executable, proxy_host = find_chromium(headless_shell=False), f"{secrets.token_hex(16)}.invalid"
-    flags = [*(flag for flag in FLAGS if flag not in _OWN_FLAGS), resolver_flag(proxy_host)]
-    driver = await async_playwright().start()
-    try:
-        browser = await driver.chromium.launch(
-            executable_path=str(executable.path), args=flags, chromium_sandbox=is_sandboxed, env={"TZ": "UTC"}
-        )
-    except Error as error:
-        await driver.stop()
-        kind = BrowserMissing if "doesn't exist" in str(error) else BrowserCrashed
-        raise kind(f"Playwright could not start {executable.path}: {str(error)[:400]}") from error
-    return driver, browser, proxy_host
+from warehouse.core.errors import BrowserCrashed, SandboxError
 
 
 async def wait_for_load(page: TheirPage, state: Literal["load", "networkidle"], limit_s: float) -> None:
@@ -64,69 +41,6 @@ async def wait_for_load(page: TheirPage, state: Literal["load", "networkidle"], 
     except Error as error:
         if "Timeout" not in str(error) and "closed" not in str(error):
             raise
-
-
-class PlaywrightBackend:
-    """A Chromium started by Playwright, with the driver process that steers it."""
-
-    def __init__(self, driver: Playwright, browser: Browser, proxy_host: str) -> None:
-        self._driver, self._browser, self._proxy_host = driver, browser, proxy_host
-        self._is_closed = False
-
-    @classmethod
-    async def launch(cls) -> PlaywrightBackend:
-        """Start the system's Chromium. Raises BrowserMissing or BrowserCrashed."""
-        return cls(*await start_chromium(is_sandboxed=False))
-
-    @property
-    def is_alive(self) -> bool:
-        return not self._is_closed and self._browser.is_connected()
-
-    @property
-    def pid(self) -> int:
-        return 0
-
-    async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> Page:
-        width, height = settings.viewport_px
-        async with sandbox_errors(self._browser):
-            if settings.web is not None:
-                from sandbox.browser.playwright_window import PlaywrightWindow  # it builds on this module
-
-                return await PlaywrightWindow.open(self._browser, self._proxy_host, settings, root, surroundings)
-            context = await self._browser.new_context(
-                viewport={"width": width, "height": height}, timezone_id="UTC", locale="en-US", accept_downloads=False
-            )
-            page = PlaywrightPage(self._browser, context, await context.new_page(), root)
-            await page.prepare()
-            return page
-
-    async def ping(self) -> None:
-        async with sandbox_errors(self._browser):
-            await (await self._browser.new_browser_cdp_session()).detach()
-
-    def memory_mib(self) -> float:
-        return 0.0
-
-    def end_heavy_pages(self, excess_mib: float, *, above_mib: float) -> float:
-        return 0.0
-
-    def kill(self, reason: str) -> None:
-        """Playwright exposes no process id: the browser is asked to close, and counts as gone."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._closing = asyncio.ensure_future(self._stop())
-
-    async def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._closing = asyncio.ensure_future(self._stop())
-        await self._closing
-
-    async def _stop(self) -> None:
-        try:
-            await self._browser.close()
-        finally:
-            await self._driver.stop()
 
 
 class PlaywrightPage:

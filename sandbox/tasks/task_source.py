@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sandbox.tasks.page_task import PageTask
     from sandbox.tasks.supply import Facts
     from sandbox.tasks.task import Task
+    from warehouse.core.checks import Check
     from warehouse.core.home import Home
     from warehouse.datasets.provenance import Source
     from warehouse.evaluation.game_scores import GameReference
@@ -89,6 +90,8 @@ class TaskSource:
     that was learned from had it. Without it instances differ deeper, in files, pages or what a game does next."""
     references: Callable[[], Mapping[str, Mapping[str, GameReference]]] | None = None
     """Of games: what others score at the tasks that it is scored by, by the name of their group and the task's id, one task a game."""
+    check: Callable[[], Check] | None = None
+    """Whether this machine has what the tasks need beside their kind of session, for `flywheel doctor` and dry runs."""
     licence: str = "unknown"
     """Of the tasks and of what they show, as an SPDX id or in words; samples of their episodes carry it."""
     origin: str = ""

@@ -14,7 +14,8 @@ from sandbox.actions import ToolCall
 from sandbox.terminal.bubblewrap import JailLimits
 from sandbox.terminal.editor import Editor, EditorCall
 from sandbox.terminal.jail import Jail
-from sandbox.terminal.mcp import McpCall, McpClient, McpServer
+from sandbox.terminal.mcp import McpCall, McpServer
+from sandbox.terminal.mcp_client import McpClient
 from sandbox.terminal.python_tool import PythonCall, PythonTool
 from sandbox.terminal.search import Library, LinkCall, LocalLibrary, SearchCall, execute_link, execute_search
 from sandbox.terminal.shell import Terminal, TerminalLimits

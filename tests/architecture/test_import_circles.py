@@ -7,14 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
-LAZY = "the light module describes; the other, with what it loads, is imported by the first use and needs the description"
 ALLOWED = {
-    ("sandbox.tasks.imported.source", "sandbox.tasks.imported.sessions"): LAZY,
-    ("sandbox.tasks.web_apps.source", "sandbox.tasks.web_apps.session"): LAZY,
-    ("sandbox.adapters.web_page_source", "sandbox.adapters.web_page_session"): LAZY,
-    ("sandbox.terminal.mcp", "sandbox.terminal.mcp_connection"): LAZY,
-    ("sandbox.browser.playwright_page", "sandbox.browser.playwright_window"): "a window is a page, and is opened where pages are",
-    ("sandbox.browser.clipboard", "sandbox.browser.browser"): "a type: the browser owns the writer of its own clipboard",
     ("sandbox.tasks.task_source", "sandbox.tasks.task"): "a type: a source gives tasks, and a task looks up its source",
     ("sandbox.tasks.task_source", "sandbox.tasks.supply"): "a type: as above",
     ("sandbox.tasks.task_source", "sandbox.tasks.page_task"): "a type, and the check of a page when a source is made: as above",

@@ -15,6 +15,7 @@ from rich.console import Console
 from pipelines.cli import doctor
 from pipelines.orchestration.shipped import shipped
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, find_chromium
+from sandbox.tasks.registry import SOURCES
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from warehouse.core.home import Home
 
@@ -94,6 +95,39 @@ def test_disk_and_memory_are_graded(tmp_path: Path, needed: float, wanted: float
     memory = doctor.check_memory(needed_gib=needed, wanted_gib=wanted)
     assert (disk.status, memory.status) == (status, status)
     assert bool(disk.fix) == bool(memory.fix) == (status != "ok")
+
+
+SOURCES_WITH_CHECKS = """
+from sandbox.tasks.miniwob.source import TASK_SOURCE
+from sandbox.tasks.task_source import TaskSource
+from warehouse.core.checks import Check
+
+def source(name, check):
+    return TaskSource(name=name, kind="page", load_tasks=TASK_SOURCE.load_tasks, page=TASK_SOURCE.page, check=check)
+
+READY = source("ready", lambda: Check(name="shop", status="ok", found="it answers"))
+BROKEN = source("broken", lambda: 1 / 0)
+"""
+
+
+def test_task_sources_say_what_they_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own.py").write_text(SOURCES_WITH_CHECKS)
+    own = tmp_path / "own.py"
+    monkeypatch.setattr(SOURCES, "installed", lambda: {})
+    monkeypatch.setenv("FLYWHEEL_TASK_SOURCES", f"{{ready: '{own}:READY', broken: '{own}:BROKEN', absent: '{tmp_path}/none.py:SOURCE'}}")
+    assert [(check.name, check.status) for check in doctor.check_task_sources()] == [
+        ("shop", "ok"),
+        ("tasks: broken", "warn"),
+        ("tasks: absent", "warn"),
+    ]
+    monkeypatch.setenv("FLYWHEEL_TASK_SOURCES", "{")
+    ((name, status),) = [(check.name, check.status) for check in doctor.check_task_sources()]
+    assert (name, status) == ("task sources", "fail")
+
+
+def test_the_web_applications_are_checked_by_their_source():
+    check = SOURCES["web"].check
+    assert check is not None and check().name == "web apps"
 
 
 def test_a_port_in_use_is_named():

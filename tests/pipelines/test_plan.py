@@ -19,7 +19,6 @@ from models.families.seed_policy import seed_policy
 from models.families.shapes import KNOWN_CONFIGS, shape_of
 from pipelines import profiles
 from pipelines.cli import app as cli
-from pipelines.cli.doctor import Check
 from pipelines.plan import preflight
 from pipelines.plan.dry_run import dry_run, in_time, print_stages, rests_on
 from pipelines.plan.givens import policy_shape
@@ -29,6 +28,7 @@ from pipelines.plan.server_check import check_server
 from pipelines.plan.simulation import RecordedEpisode, recorded_episodes
 from pipelines.plan.workload import Measured, Workload, measure
 from tests.models.policy_servers import OK, Reply, chat_answer, flaky, played_server
+from warehouse.core.checks import Check
 from warehouse.core.errors import CheckpointError, ConfigError
 from warehouse.core.home import Home
 from warehouse.storage.query import connect

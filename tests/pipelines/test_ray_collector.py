@@ -33,7 +33,6 @@ from assets.profile import ActingSettings, TaskSettings
 from benchmarks.common.ray_nodes import ROOT, Nodes, ray_nodes
 from benchmarks.common.waiting_node import TASK, Clicking, WaitingPool, WaitingSession
 from pipelines import profiles
-from pipelines.cli.doctor import Check
 from pipelines.cluster import episode_cluster
 from pipelines.cluster.collector import RayCollector
 from pipelines.plan.ray_check import check_ray
@@ -42,6 +41,7 @@ from pipelines.stages.sandboxes import PolicyService, open_collector
 from sandbox.pool.pool_protocol import SessionPoolProtocol
 from sandbox.tasks.task import Split, Task
 from tests.disks import fill, mounted_disk
+from warehouse.core.checks import Check
 from warehouse.core.errors import ConfigError, EngineUnreachable, ReportedOnly, SandboxBusy
 from warehouse.core.identity import stable_seed
 

@@ -37,7 +37,6 @@ from benchmarks.common.delay import DelayingProxy
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from models.engine.choice import EngineChoice
 from pipelines import profiles
-from pipelines.cli.doctor import Check
 from pipelines.plan import sandbox_check
 from pipelines.plan.sandbox_check import check_sandboxes
 from pipelines.stages import context as contexts
@@ -54,6 +53,7 @@ from sandbox.tasks.sources import tasks_in
 from sandbox.tasks.task import Split
 from tests.disks import fill, mounted_disk
 from tests.sandbox.counting import CountingPool
+from warehouse.core.checks import Check
 from warehouse.core.home import Home
 from warehouse.core.identity import stable_fraction
 from warehouse.storage.tables import Warehouse

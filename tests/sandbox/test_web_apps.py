@@ -21,8 +21,9 @@ from sandbox.session import Observation
 from sandbox.tasks.web_apps.apps import APPS
 from sandbox.tasks.web_apps.crawl import main as crawl
 from sandbox.tasks.web_apps.running import RunningApp
+from sandbox.tasks.web_apps.seeds import web_instance
 from sandbox.tasks.web_apps.session import WebAppSession
-from sandbox.tasks.web_apps.source import load_tasks, web_instance
+from sandbox.tasks.web_apps.source import load_tasks
 from tests.sandbox.one_session import in_one_browser
 from tests.sandbox.tool_sessions import fail, follow
 from warehouse.core.errors import JailCrashed

@@ -20,7 +20,8 @@ from sandbox.tasks.web_apps.drafts import row_split
 from sandbox.tasks.web_apps.functions import load_map, path_of
 from sandbox.tasks.web_apps.html import read_page
 from sandbox.tasks.web_apps.install import install
-from sandbox.tasks.web_apps.source import facts, load_tasks, task_file, web_instance
+from sandbox.tasks.web_apps.seeds import task_file, web_instance
+from sandbox.tasks.web_apps.source import facts, load_tasks
 from sandbox.tasks.web_apps.state import Change, State, difference, unmet
 from sandbox.tasks.web_apps.tasks import plain
 from warehouse.core.errors import ConfigError, TaskError, WebAppMissing

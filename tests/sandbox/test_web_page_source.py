@@ -15,7 +15,8 @@ from sandbox.actions import Action, Click, Finished, Navigate, TypeText
 from sandbox.adapters.page_view import PageView
 from sandbox.adapters.web_page_file import source_of_file
 from sandbox.adapters.web_page_session import WebPageSession
-from sandbox.adapters.web_page_source import PageInstance, Start, WebPageTask, web_page_source
+from sandbox.adapters.web_page_source import web_page_source
+from sandbox.adapters.web_page_task import PageInstance, Start, WebPageTask
 from sandbox.browser.page_session import OpenPage
 from sandbox.session import Verdict
 from sandbox.tasks.conformance import check_source

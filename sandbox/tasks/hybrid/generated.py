@@ -1,5 +1,5 @@
 """Composed tasks with a page and a terminal: something is downloaded, or read in the page, worked on in the shell, and typed into the page
-or uploaded to it. The questions are those of sandbox/tasks/terminal/generated; here is what passes between page and shell.
+or uploaded to it. The questions are those of sandbox/tasks/data; here is what passes between page and shell.
 
     fetch-1 to 3    download data, ask it something, type the answer         note-1, 2    what the page shows, into files
     return-1 to 3   download data, make lines of it, upload them             type-1, 2    what files hold, into fields
@@ -15,14 +15,14 @@ from random import Random
 from typing import Any
 
 from sandbox.hybrid.tasks import HybridInstance, PageStep, choose, click, fill, page_of, round_of, send
+from sandbox.tasks.data import queries
+from sandbox.tasks.data.draw import code, text, things
+from sandbox.tasks.data.made import reference_of
+from sandbox.tasks.data.queries import Condition
+from sandbox.tasks.data.questions import Level, Question, pose
+from sandbox.tasks.data.tables import Data, Format, draw_data
 from sandbox.tasks.supply import Facts, Refusal, draw
 from sandbox.tasks.task import Task
-from sandbox.tasks.terminal.draw import code, text, things
-from sandbox.tasks.terminal.generated import queries
-from sandbox.tasks.terminal.generated.made import reference_of
-from sandbox.tasks.terminal.generated.queries import Condition
-from sandbox.tasks.terminal.generated.questions import Level, Question, pose
-from sandbox.tasks.terminal.generated.tables import Data, Format, draw_data
 from sandbox.terminal.tasks import Holds, Instance, Present, Step, bash
 
 FORMATS: tuple[Format, ...] = ("csv", "text", "log", "records", "list")

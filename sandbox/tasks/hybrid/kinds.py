@@ -6,7 +6,7 @@ from random import Random
 
 from sandbox.actions import Navigate
 from sandbox.hybrid.tasks import HybridInstance, PageStep, choose, click, fill, page_of, round_of, send
-from sandbox.tasks.terminal.draw import PEOPLE, code, lines, port, text, things
+from sandbox.tasks.data.draw import PEOPLE, code, lines, port, text, things
 from sandbox.terminal.tasks import Goal, Holds, Instance, Present, Serves, Step, bash, quoted
 
 

@@ -19,7 +19,6 @@ from sandbox.desktop.instance import DesktopStepContext, Launch
 from sandbox.desktop.launching import start
 from sandbox.tasks.imported import goals
 from sandbox.tasks.imported.machine import DESKTOP_HOME, DesktopMachine, TerminalMachine, relative, words
-from sandbox.tasks.imported.source import instance_spec
 from sandbox.tasks.imported.spec import Answers, DeviceSays, GivesUp, Goal, OracleStep, SetupStep, TaskSpec
 from sandbox.tasks.task import Task
 from sandbox.terminal import tasks as terminal
@@ -179,9 +178,8 @@ FACTORIES: Mapping[str, Callable[[Task, TaskSpec, goals.Assets], Any]] = {
 """By kind of task."""
 
 
-def instance(task: Task, seed: int) -> Any:
-    """For the session of the task's kind. Raises TaskError for a task that is not of this source, or does not run here."""
-    task_set, spec = instance_spec(task, seed)
+def instance_of(task: Task, spec: TaskSpec, assets: goals.Assets) -> Any:
+    """For the session of the task's kind. Raises TaskError for a task that another source plays."""
     if spec.kind not in FACTORIES:
         raise TaskError(f"task {task.name!r} is a {spec.kind} task, which its own source plays")
-    return FACTORIES[spec.kind](task, spec, task_set.asset)
+    return FACTORIES[spec.kind](task, spec, assets)

@@ -122,9 +122,10 @@ def description(task: Task) -> str:
 
 def _instance(task: Task, seed: int) -> Any:
     """What sets sessions up is imported with the first one."""
-    from sandbox.tasks.imported.sessions import instance
+    from sandbox.tasks.imported.sessions import instance_of
 
-    return instance(task, seed)
+    task_set, spec = instance_spec(task, seed)
+    return instance_of(task, spec, task_set.asset)
 
 
 def provenance(home: Home | None = None) -> Iterator[Source]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from sandbox.tasks.terminal.archives import archive
-from sandbox.tasks.terminal.draw import PEOPLE, PLACES, code, lines, text, things
+from sandbox.tasks.data.archives import archive
+from sandbox.tasks.data.draw import PEOPLE, PLACES, code, lines, text, things
 from sandbox.terminal.search import Document
 from sandbox.terminal.tasks import Absent, Folder, Holds, Instance, Mode, Names, Prints, bash, call, edit, python
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from sandbox.tasks.terminal.draw import PEOPLE, PLACES, code, port, text, things
+from sandbox.tasks.data.draw import PEOPLE, PLACES, code, port, text, things
 from sandbox.terminal.tasks import Answers, Executable, Goal, Holds, Instance, Serves, Step, bash, quoted
 
 

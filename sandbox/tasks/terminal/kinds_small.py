@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from sandbox.tasks.terminal.draw import lines, text, things
+from sandbox.tasks.data.draw import lines, text, things
 from sandbox.terminal.tasks import Absent, Answers, Executable, Folder, Holds, Instance, Names, bash
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from random import Random
 
-from sandbox.tasks.terminal.draw import PEOPLE, code, port, text, things
+from sandbox.tasks.data.draw import PEOPLE, code, port, text, things
 from sandbox.terminal.tasks import Absent, Goal, Holds, Instance, Prints, Serves, bash, edit, quoted
 
 GIT = "GIT_CONFIG_GLOBAL=/dev/null git -C project"

@@ -9,6 +9,7 @@ and the answer is right where one was asked for.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sandbox import actions
 from sandbox.actions import Action
@@ -16,15 +17,20 @@ from sandbox.browser.page_session import Limits, OpenPage, PageSession
 from sandbox.hybrid.jailed_page import EpisodePage, JailedPageSession
 from sandbox.session import Transition, Verdict
 from sandbox.tasks.hitting import on_element
-from sandbox.tasks.page_task import PageSettings, PageStepContext, Progress, Surroundings, WebStepContext
+from sandbox.tasks.page_task import PageSettings, PageStepContext, Progress, Surroundings, WebSettings, WebStepContext
 from sandbox.tasks.task import Task
 from sandbox.tasks.web_apps.apps import CLOCK_VERSION, PORT
 from sandbox.tasks.web_apps.oracle import Oracle
 from sandbox.tasks.web_apps.running import RunningApp, prepare
-from sandbox.tasks.web_apps.source import PAGES, SETTINGS, SOURCE, VERSION, web_instance
+from sandbox.tasks.web_apps.seeds import SOURCE, VERSION, web_instance
 from sandbox.tasks.web_apps.state import State, difference
 from sandbox.tasks.web_apps.tasks import WebInstance, reasons_against
 from warehouse.core.errors import WebAppCrashed, WebAppSpoiled
+
+PAGES = Path(__file__).with_name("pages")
+"""What a page may open beside its application: a blank one."""
+SIZE_PX = (800, 640)
+SETTINGS = PageSettings(viewport_px=SIZE_PX, area_px=SIZE_PX, step_time_ms=100.0, frame_time_ms=50.0, web=WebSettings())
 
 
 @dataclass(slots=True, kw_only=True)

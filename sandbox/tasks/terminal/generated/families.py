@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from sandbox.tasks.data.made import Made
+from sandbox.tasks.data.questions import ask
 from sandbox.tasks.supply import Refusal, draw
 from sandbox.tasks.task import Task
-from sandbox.tasks.terminal.generated.made import Made
 from sandbox.tasks.terminal.generated.plain import orders, text_lines
-from sandbox.tasks.terminal.generated.questions import ask
 from sandbox.tasks.terminal.generated.trees import rearrange
 
 Draw = Callable[[Random], Made | Refusal]

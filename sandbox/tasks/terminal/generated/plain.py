@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from sandbox.tasks.data.draw import lines, text, things
+from sandbox.tasks.data.made import Made
 from sandbox.tasks.supply import Refusal
-from sandbox.tasks.terminal.draw import lines, text, things
-from sandbox.tasks.terminal.generated.made import Made
 from sandbox.terminal.tasks import Absent, Every, Executable, Folder, Goal, Holds, Instance, bash
 
 

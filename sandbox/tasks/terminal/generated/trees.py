@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from sandbox.tasks.data.draw import things
+from sandbox.tasks.data.made import Made
 from sandbox.tasks.supply import Refusal
-from sandbox.tasks.terminal.draw import things
-from sandbox.tasks.terminal.generated.made import Made
 from sandbox.terminal.tasks import Absent, Every, Goal, Holds, Instance, Mode, Names, Prints, Step, bash
 
 ENDINGS = ("log", "txt", "csv", "md", "cfg", "bak", "tmp", "sh")

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from sandbox.tasks.data import queries
+from sandbox.tasks.data.draw import things
+from sandbox.tasks.data.made import Made
+from sandbox.tasks.data.queries import Comparison, Condition, Result
+from sandbox.tasks.data.tables import Data, Format, Packing, draw_data
 from sandbox.tasks.supply import Refusal
-from sandbox.tasks.terminal.draw import things
-from sandbox.tasks.terminal.generated import queries
-from sandbox.tasks.terminal.generated.made import Made
-from sandbox.tasks.terminal.generated.queries import Comparison, Condition, Result
-from sandbox.tasks.terminal.generated.tables import Data, Format, Packing, draw_data
 from sandbox.terminal.tasks import Goal, Holds, HoldsJson, Instance, Mode, Prints, Step, bash
 from warehouse.core.identity import content_id
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
+from sandbox.tasks.data.tables import Column, Data, Row
 from sandbox.tasks.supply import Refusal
-from sandbox.tasks.terminal.generated.tables import Column, Data, Row
 
 Comparison = Literal["is", "is not", "is more than", "is less than"]
 AWK: dict[Comparison, str] = {"is": "==", "is not": "!=", "is more than": ">", "is less than": "<"}

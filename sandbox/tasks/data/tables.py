@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from sandbox.tasks.terminal.archives import archive
-from sandbox.tasks.terminal.draw import PEOPLE, PLACES, THINGS
+from sandbox.tasks.data.archives import archive
+from sandbox.tasks.data.draw import PEOPLE, PLACES, THINGS
 
 Format = Literal["csv", "text", "log", "records", "list"]
 Packing = Literal["plain", "parts", "gzip", "archive"]
