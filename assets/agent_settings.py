@@ -32,6 +32,14 @@ class PolicySettings(_Settings):
         "parameters with random weights, which sees (models/families/tiny_vision.py); checkpoint: a folder as save_pretrained "
         "writes it, ours or any other; huggingface: a model of the hub, or of its cache on this machine",
     )
+    token_shift: int = Field(
+        3,
+        ge=2,
+        le=16,
+        exclude_if=lambda value: value == 3,
+        description="quickstart: so many tokens before it each position reads at its input (models/families/shift_qwen3.py): elements whose "
+        "names end alike are told apart where this reaches their first words",
+    )
     model: str | None = Field(
         None, description="the folder (from the working directory), or the name on the hub, e.g. Qwen/Qwen2-VL-2B-Instruct"
     )
@@ -52,6 +60,8 @@ class PolicySettings(_Settings):
             )
         if self.is_random and self.dtype not in ("as stored", "float32"):
             raise ValueError(f"policy.dtype is {self.dtype!r}: the {self.source} policy has float32 weights: use float32 or remove it")
+        if self.token_shift != 3 and self.source != "quickstart":
+            raise ValueError(f"policy.token_shift is {self.token_shift}: the {self.source} policy has no token shift: remove the setting")
         return self
 
     @property

@@ -10,11 +10,15 @@ from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_
 from models.families.tokenizer import build_tokenizer, equivalent_characters
 
 
-def seed_policy(words: Iterable[str], seed: int) -> tuple[ShiftQwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """A policy whose tokenizer has a token for each of `words`."""
+def seed_policy(words: Iterable[str], seed: int, token_shift: int = 3) -> tuple[ShiftQwen3ForCausalLM, PreTrainedTokenizerFast]:
+    """A policy whose tokenizer has a token for each of `words`, each position of which also reads the `token_shift` tokens before it."""
     tokenizer = build_tokenizer(words)
     config = tiny_config(
-        len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id
+        len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        num_shifted_tokens=token_shift,
     )
     model = ShiftQwen3ForCausalLM(config)
     initialise(model, seed, equivalents=equivalent_characters(tokenizer))

@@ -52,7 +52,7 @@ def policy_shape(profile: Profile) -> tuple[ModelShape, str]:
         from models.families.tokenizer import build_tokenizer
 
         tokenizer = build_tokenizer(words(*profile.seed_data.curricula))
-        config = tiny_config(len(tokenizer), pad_token_id=0, bos_token_id=0, eos_token_id=0)
+        config = tiny_config(len(tokenizer), pad_token_id=0, bos_token_id=0, eos_token_id=0, num_shifted_tokens=policy.token_shift)
         return shape_of(config.to_dict()), "the quickstart's configuration"
     if policy.is_random:
         from assets.seed_data.vocabulary import words

@@ -32,7 +32,7 @@ def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
 def _build(request: InitialiseRequest, context: WorkerContext) -> Card:
     names = words(*request.curricula)
     if request.policy.source == "quickstart":
-        made: Built = seed_policy(names, request.seed)
+        made: Built = seed_policy(names, request.seed, request.policy.token_shift)
     else:
         made = page_vision_policy(names, request.seed, request.policy.source, max_pixels=request.max_image_pixels)
     return save(context.draft, *made, stage=request.stage, iteration=request.iteration, config={"seed": request.seed})

@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 MakeModel = Callable[..., tuple[ShiftQwen3ForCausalLM, PreTrainedTokenizerFast]]
 
 
-def small_model(seed: int = 0, hidden_size: int = 32) -> tuple[ShiftQwen3ForCausalLM, PreTrainedTokenizerFast]:
+def small_model(seed: int = 0, hidden_size: int = 32, token_shift: int = 3) -> tuple[ShiftQwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Two layers, four heads, random weights that are large enough for clear preferences; and its tokenizer."""
     tokenizer = build_tokenizer(("Ok", "Submit", "Find", "see", "then", "hello"))
     config = tiny_config(
@@ -32,6 +32,7 @@ def small_model(seed: int = 0, hidden_size: int = 32) -> tuple[ShiftQwen3ForCaus
         num_hidden_layers=2,
         head_dim=hidden_size // 4,
         intermediate_size=2 * hidden_size,
+        num_shifted_tokens=token_shift,
     )
     model = ShiftQwen3ForCausalLM(config)
     initialise(model, seed, equivalents=equivalent_characters(tokenizer))

@@ -18,9 +18,9 @@ from models.families.shift_qwen3 import ShiftQwen3ForCausalLM
 from warehouse.core.errors import ModelError
 
 
-@pytest.fixture(scope="module")
-def parts(make_model: Callable[..., Any]) -> Iterator[tuple[EmbeddedEngine, ShiftQwen3ForCausalLM]]:
-    model, tokenizer = make_model()
+@pytest.fixture(scope="module", params=[3, 6], ids=lambda reach: f"shift{reach}")
+def parts(make_model: Callable[..., Any], request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedEngine, ShiftQwen3ForCausalLM]]:
+    model, tokenizer = make_model(token_shift=request.param)
     engine = EmbeddedEngine(model, tokenizer, "checkpoint-a")
     yield engine, model
     engine.close()

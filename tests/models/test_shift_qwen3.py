@@ -37,8 +37,9 @@ def test_left_padding_changes_nothing(make_model: MakeModel) -> None:
         torch.testing.assert_close(padded[row], last_logits(model, prompt)[-1], atol=1e-5, rtol=1e-5)
 
 
-def test_generate_with_cache_and_left_padding_equals_full_passes(make_model: MakeModel) -> None:
-    model, tokenizer = make_model()
+@pytest.mark.parametrize("token_shift", [3, 6])
+def test_generate_with_cache_and_left_padding_equals_full_passes(make_model: MakeModel, token_shift: int) -> None:
+    model, tokenizer = make_model(token_shift=token_shift)
     ids, mask = left_padded(tokenizer.pad_token_id)
     made = model.generate(
         ids, attention_mask=mask, max_new_tokens=6, do_sample=False, eos_token_id=None, output_logits=True, return_dict_in_generate=True
@@ -56,8 +57,9 @@ def test_beam_search_keeps_the_shift_of_each_beam(make_model: MakeModel) -> None
     assert torch.equal(model.generate(ids, use_cache=True, **common), model.generate(ids, use_cache=False, **common))
 
 
-def test_packing_changes_nothing(make_model: MakeModel) -> None:
-    model, _ = make_model()
+@pytest.mark.parametrize("token_shift", [3, 6])
+def test_packing_changes_nothing(make_model: MakeModel, token_shift: int) -> None:
+    model, _ = make_model(token_shift=token_shift)
     packed = torch.tensor([[token for prompt in PROMPTS for token in prompt]])
     positions = torch.tensor([[place for prompt in PROMPTS for place in range(len(prompt))]])
     with torch.no_grad():
