@@ -12,8 +12,8 @@ from sandbox.adopting.compose import Composer
 from sandbox.adopting.crawl import PRESSES, VISITS, Crawler, pages_of
 from sandbox.adopting.proof import PROOFS, Prover, reasons
 from sandbox.adopting.records import AdoptedTask, Folder, Proof, Record, Site, TaskSet, Visit, Wording
+from sandbox.adopting.site_browser import shared_browser
 from sandbox.adopting.source import PLUGIN, PLUGIN_TEXT, TASKS, kept_tasks, with_wordings
-from sandbox.adopting.window import shared_browser
 from sandbox.tasks.task import Split
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import atomic_write

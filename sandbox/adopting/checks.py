@@ -22,7 +22,7 @@ from sandbox.adopting.records import (
     origin_of,
     page_key,
 )
-from sandbox.adopting.window import Sent
+from sandbox.adopting.traffic import Sent
 from sandbox.browser.page import call
 from warehouse.core.errors import ConfigError, SandboxError
 

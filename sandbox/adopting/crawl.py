@@ -43,7 +43,8 @@ from sandbox.adopting.records import (
     says_leaving,
 )
 from sandbox.adopting.session import FADE_S, run_reset
-from sandbox.adopting.window import SiteBrowser, SiteWindow
+from sandbox.adopting.site_browser import SiteBrowser
+from sandbox.adopting.window import SiteWindow
 from sandbox.browser.page import call
 from warehouse.core.errors import SandboxError
 

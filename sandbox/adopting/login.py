@@ -8,7 +8,7 @@ import json
 import os
 
 from sandbox.adopting.records import PASSWORD, Folder, Site
-from sandbox.adopting.window import SiteBrowser
+from sandbox.adopting.site_browser import SiteBrowser
 from warehouse.core.errors import ConfigError, SandboxError
 
 LIMIT_MS = 60_000

@@ -19,7 +19,8 @@ from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, Scroll, S
 from sandbox.adopting.checks import Rows, added, find, holds, read_rows
 from sandbox.adopting.login import log_in_again
 from sandbox.adopting.records import AdoptedTask, Folder, Site, Step, origin_of, page_key
-from sandbox.adopting.window import SETTINGS, SiteBrowser, SiteWindow, shared_browser
+from sandbox.adopting.site_browser import SiteBrowser, shared_browser
+from sandbox.adopting.window import SETTINGS, SiteWindow
 from sandbox.browser.page import Page
 from sandbox.browser.page_session import Limits, PageSession
 from sandbox.session import Observation, Transition, Verdict, require_open

@@ -1,37 +1,32 @@
-"""SiteWindow: a tab in full Chromium, driven by Playwright, that reaches one origin and nothing else.
+"""SiteWindow: a tab in full Chromium, driven by Playwright, that reaches one origin and nothing else, and how it waits until a page is at
+rest.
 
 Held twice: Playwright's routing refuses and counts every request to another origin, and the proxy that is the browser's only way out
-connects to no other host and port, whatever a redirect says. Unless the site may be written to, every method but GET and HEAD is refused
-as well. What was sent is kept, for verifiers.
+(site_browser.py) connects to no other host and port. Unless the site may be written to, every method but GET and HEAD is refused as well.
+What was sent is kept (traffic.py), for verifiers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, Error, HttpCredentials, Playwright, Request, Route, WebSocketRoute
+from playwright.async_api import Browser, Error, Request, Route, WebSocketRoute
 
 from sandbox.adopting.records import Site, is_leaving, origin_of, parts_of, path_of
-from sandbox.browser import namespace
+from sandbox.adopting.traffic import READS, Sent, Traffic, fields_of
 from sandbox.browser.page import PageNotes
-from sandbox.browser.playwright_browser import start_chromium
 from sandbox.browser.playwright_page import sandbox_errors, wait_for_load
 from sandbox.browser.playwright_window import PlaywrightWindow
-from sandbox.browser.policy import NetworkPolicy, Way
-from sandbox.browser.proxy import Proxy
 from sandbox.session import Element
 from sandbox.tasks.page_task import PageSettings, Surroundings, WebSettings
-from warehouse.core.errors import ConfigError, SandboxError
+from warehouse.core.errors import SandboxError
 
 SIZE_PX = (800, 640)
 SETTINGS = PageSettings(
@@ -48,149 +43,11 @@ SCRIPTED = frozenset({"script", "xhr", "fetch"})
 PARTS = frozenset({"script", "stylesheet", "image", "font"})
 """What a page loads to be shown: an address like /drop-down.js ends or destroys nothing."""
 SIZE_SCRIPT = "[document.getElementsByTagName('*').length, document.body ? document.body.textContent.length : 0].join()"
-READS = frozenset({"GET", "HEAD", "OPTIONS"})
 ENDLESS = frozenset({"eventsource", "websocket", "media", "ping"})
 """Kinds of requests that are not waited for."""
 MAX_SENT = 2_000
 MAX_LOOKS = 3
 CLOSE_LIMIT_S = 20.0
-
-
-@dataclass(slots=True)
-class Sent:
-    """One request of the page to the site."""
-
-    method: str
-    path: str
-    fields: dict[str, str]
-    status: int = 0
-    """0 until it is answered."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What a window has asked for."""
-
-    sent: list[Sent] = field(default_factory=list)
-    elsewhere: list[str] = field(default_factory=list)
-    """Addresses of other origins that were refused."""
-    writes: list[str] = field(default_factory=list)
-    """Requests that would have written and were refused: method and path."""
-
-
-class _SitePolicy(NetworkPolicy):
-    """One host and port, wherever that is."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(WebSettings(), has_terminal=False)
-        self._site = site
-
-    def way(self, host: str, port: int) -> Way:
-        return Way.TERMINAL if (host.strip("[]").lower(), port) == (self._site.host, self._site.port) else Way.REFUSED
-
-    async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises OSError."""
-        return await asyncio.open_connection(self._site.host, self._site.port)
-
-
-class SiteBrowser:
-    """A Chromium for one site, started when it is first needed and kept for the sessions of this process."""
-
-    def __init__(self, site: Site, login: Path | None = None) -> None:
-        self.site, self._login = site, login
-        self._driver: Playwright | None = None
-        self._way_out: Any = None
-        self._browser: Browser | None = None
-        self._starting = asyncio.Lock()
-        self._free: list[SiteWindow] = []
-        self._proxy: Proxy | None = None
-        self.credentials: HttpCredentials | None = None
-        """For HTTP authentication, of windows that are new."""
-        self.refused: list[str] = []
-        """Hosts and ports that the proxy was asked for beside the site's: where redirects led, and what Chromium asks for by itself."""
-
-    async def browser(self) -> Browser:
-        """Raises BrowserMissing or BrowserCrashed."""
-        async with self._starting:
-            if self._browser is None or not self._browser.is_connected():
-                await self.close()
-                policy = _SitePolicy(self.site)
-                self._proxy = proxy = Proxy(policy, connect=policy.connect, on_refused=self.refused.append)
-                await proxy.start(namespace.listener(0, own=False))
-                try:
-                    self._driver, self._browser, proxy_host = await start_chromium(is_sandboxed=os.geteuid() != 0)
-                except SandboxError:
-                    await self.close()
-                    raise
-                self._way_out = {
-                    "server": f"http://{proxy_host}:{proxy.port}",
-                    "bypass": "<-loopback>",
-                    "username": proxy.credentials.username,
-                    "password": proxy.credentials.password,
-                }
-            return self._browser
-
-    async def context(self) -> BrowserContext:
-        browser, (width, height) = await self.browser(), SIZE_PX
-        async with sandbox_errors(browser):
-            return await browser.new_context(
-                viewport={"width": width, "height": height},
-                timezone_id="UTC",
-                locale="en-US",
-                service_workers="block",
-                accept_downloads=False,
-                reduced_motion="reduce",
-                proxy=self._way_out,
-                http_credentials=self.credentials,
-                storage_state=self.state(),
-            )
-
-    def state(self) -> Any:
-        """Cookies and storage of the log-in. Raises ConfigError where they are missing or malformed."""
-        if self._login is None:
-            return None
-        try:
-            return json.loads(self._login.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{self._login}, the log-in of {self.site.origin}, cannot be read: {error}. Delete it and run `flywheel adopt` with "
-                "--login-path and --user again."
-            ) from error
-
-    async def open(self) -> SiteWindow:
-        """A window with one blank tab, and nothing stored but the log-in. A full Chromium takes a second of processor time for a window, so
-        those that were closed are emptied and used again."""
-        browser = await self.browser()
-        while self._free:
-            window = self._free.pop()
-            if window.belongs_to(browser):
-                with suppress(SandboxError):
-                    await window.empty(self.state() or {"cookies": [], "origins": []})
-                    return window
-                await window.end()
-        context = await self.context()
-        async with sandbox_errors(browser):
-            window = SiteWindow(browser, context, await context.new_page(), Path("/"))
-            window.begin_at(self.site, self._free.append)
-            await window.prepare()
-            return window
-
-    async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> SiteWindow:
-        """As OpenPage of a PageSession."""
-        return await self.open()
-
-    async def close(self) -> None:
-        browser, self._browser = self._browser, None
-        self._free.clear()
-        driver, self._driver = self._driver, None
-        if browser is not None:
-            with suppress(Error):
-                await browser.close()
-        if driver is not None:
-            await driver.stop()
-        proxy, self._proxy = self._proxy, None
-        if proxy is not None:
-            await proxy.close()
 
 
 class SiteWindow(PlaywrightWindow):
@@ -275,7 +132,7 @@ class SiteWindow(PlaywrightWindow):
         if request.resource_type not in ENDLESS:
             self._under_way.add(request)
         if origin_of(request.url) == self.site.origin and len(self.traffic.sent) < MAX_SENT:
-            self._by_request[request] = sent = Sent(request.method, urlsplit(request.url).path, _fields(request))
+            self._by_request[request] = sent = Sent(request.method, urlsplit(request.url).path, fields_of(request))
             self.traffic.sent.append(sent)
 
     def _on_over(self, request: Request) -> None:
@@ -457,56 +314,3 @@ class SiteWindow(PlaywrightWindow):
 
 def is_of_navigation(error: Error) -> bool:
     return "Execution context was destroyed" in str(error) or "Cannot find context" in str(error)
-
-
-def _fields(request: Request) -> dict[str, str]:
-    """Of the query, and of a form that was sent."""
-    found = dict(parse_qsl(urlsplit(request.url).query, keep_blank_values=True))
-    body = None if request.method in READS else _body(request)
-    kind = request.headers.get("content-type", "")
-    if body and "urlencoded" in kind:
-        found |= dict(parse_qsl(body, keep_blank_values=True))
-    elif body and "multipart" in kind:
-        found |= _parts(body)
-    elif body and "json" in kind:
-        found |= _of_json(body)
-    return found
-
-
-def _body(request: Request) -> str | None:
-    try:
-        data = request.post_data_buffer
-    except Error:
-        return None
-    return data.decode("utf-8", "replace") if data else None
-
-
-def _parts(body: str) -> dict[str, str]:
-    """Text fields of a multipart form."""
-    boundary = body.split("\r\n", 1)[0]
-    found: dict[str, str] = {}
-    if not boundary:
-        return found
-    for part in body.split(boundary)[1:-1]:
-        head, _, value = part.strip("\r\n").partition("\r\n\r\n")
-        name = head.partition('name="')[2].partition('"')[0]
-        if name and "filename=" not in head:
-            found[name] = value
-    return found
-
-
-def _of_json(body: str) -> dict[str, str]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return {str(name): str(each) for name, each in value.items() if isinstance(each, str | int | float)} if isinstance(value, dict) else {}
-
-
-_BROWSERS: dict[tuple[int, str, str], SiteBrowser] = {}
-
-
-def shared_browser(site: Site, login: Path | None) -> SiteBrowser:
-    """The browser of a site in this event loop. It ends with the process: Playwright's driver sees its pipe close."""
-    key = (id(asyncio.get_running_loop()), site.model_dump_json(), str(login))
-    return _BROWSERS.setdefault(key, SiteBrowser(site, login))

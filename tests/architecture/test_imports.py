@@ -43,7 +43,7 @@ LIGHT_MODULES = {
 OWNERS = {
     **dict.fromkeys(TRAINING, ("models/",)),
     "prefect": ("pipelines/orchestration/collection.py", "pipelines/orchestration/prefect_app.py"),
-    "playwright": ("sandbox/browser/", "sandbox/adopting/window.py"),
+    "playwright": ("sandbox/browser/", "sandbox/adopting/site_browser.py", "sandbox/adopting/traffic.py", "sandbox/adopting/window.py"),
     "great_expectations": ("warehouse/quality/expectations.py",),
     "gymnasium": ("sandbox/gym/env.py", "sandbox/gym/ids.py", "sandbox/adapters/gymnasium_source.py"),
     "adbutils": ("sandbox/android/device.py",),

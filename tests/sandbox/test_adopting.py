@@ -47,9 +47,10 @@ from sandbox.adopting.records import (
     page_key,
 )
 from sandbox.adopting.session import AdoptedSession, run_reset
+from sandbox.adopting.site_browser import SiteBrowser, shared_browser
 from sandbox.adopting.source import EDGES, adopted_source, kept_tasks, split_of
+from sandbox.adopting.traffic import Sent
 from sandbox.adopting.values import WORDS, samples, shaped, value_of, vocabulary
-from sandbox.adopting.window import Sent, SiteBrowser, shared_browser
 from sandbox.browser.page import WebPage
 from sandbox.tasks.task import Split
 from tests.sandbox import adopted_office
