@@ -23,6 +23,8 @@ MAX_NAME = 46
 MAX_STEPS = 45
 FIRST_SCREEN_PX, SCROLL_PX = 600, 100
 """What shows without scrolling, and at least so much more with each scroll."""
+DEEPEST_PX = 1_500
+"""How far down a page a task's target may stand; further down an agent does little but scroll."""
 AGENT_NAME = "flywheel-adopt"
 """What robots.txt may name."""
 PASSWORD = "FLYWHEEL_ADOPT_PASSWORD"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from random import Random
 
-from sandbox.adopting.records import Look, is_of_date, says_leaving
+from sandbox.adopting.records import Look, PageField, is_of_date, is_sayable, says_leaving
 
 TEXT_TYPES = frozenset({"text", "search", "textarea", "email", "url", "tel", "number", ""})
 WORDS = ("harbour", "lantern", "meadow", "copper", "violin", "granite", "saffron", "walnut", "glacier", "compass")
@@ -41,6 +41,17 @@ def samples(pages: Iterable[Look]) -> Mapping[str, str]:
             if each.type in TEXT_TYPES and each.at.key not in found and shaped(each.state, Random(0)):
                 found[each.at.key] = each.state
     return found
+
+
+def sample_of(each: PageField, found: Mapping[str, str]) -> str:
+    """Of those samples the one that such a field holds elsewhere; empty without one."""
+    return found.get(each.at.key) or found.get(each.at.name.casefold(), "")
+
+
+def options_of(each: PageField) -> list[str]:
+    """Those of a choice that can be asked for."""
+    named = [option for option in each.options if is_sayable(option) and not says_leaving(option)]
+    return [option for option in named if each.options.count(option) == 1 and option != each.state]
 
 
 def as_typed(text: str) -> str:
