@@ -116,9 +116,9 @@ def _likeness(table: pd.DataFrame, steps: pd.DataFrame) -> dict[str, float]:
     keys = steps.groupby("episode_id", sort=False)["signature"].agg("\n".join).rename("actions_key")
     usable = table[(table["outcome"] != "crashed") & (table["split"] == "train") & (table["num"] > 0)]
     usable = usable.merge(keys, left_on="episode_id", right_index=True)
-    twins = usable[usable.duplicated(["task_id", "instruction", "actions_key"], keep=False)].sort_values("episode_id")
-    screens = steps[steps["episode_id"].isin(twins["episode_id"])].groupby("episode_id", sort=False)["state"].apply(list).to_dict()
-    rows = twins.rename(columns={"num": "num_steps"}).to_dict("records")
+    duplicates = usable[usable.duplicated(["task_id", "instruction", "actions_key"], keep=False)].sort_values("episode_id")
+    screens = steps[steps["episode_id"].isin(duplicates["episode_id"])].groupby("episode_id", sort=False)["state"].apply(list).to_dict()
+    rows = duplicates.rename(columns={"num": "num_steps"}).to_dict("records")
     return likeness_of([row | {"screens": screens[row["episode_id"]]} for row in rows])
 
 

@@ -1,15 +1,15 @@
-"""Names in the code are the field's own terms: words of our own that once stood for them do not come back."""
+"""Names in the code and of files are the field's own terms: words of our own that once stood for them do not come back."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from tests.architecture.test_tree import ROOMS, ROOT
+from tests.architecture.test_tree import ROOT, tracked_files
 
 INSTEAD = {
     "anew": "again",
@@ -36,74 +36,100 @@ INSTEAD = {
     "wheel": "iteration",
     "wish": "request",
 }
-DENIED = {word: {"tally": "tallies", "wish": "wishes"}.get(word, f"{word}s") for word in INSTEAD}
-"""With the plural."""
+DENIED = {form: word for word in INSTEAD for form in (word, {"tally": "tallies", "wish": "wishes"}.get(word, f"{word}s"))}
+"""With the plural; by each form the word."""
 ALLOWED = {"twin_suffix": "what a field of task sources, plug-ins' too, was called before"}
-MOUSE = ("annotation/recorder/", "pipelines/importing/playwright_trace.py", "sandbox/browser/", "sandbox/desktop/")
-"""Where a wheel is that of a mouse."""
+OTHER_SENSE = {
+    "annotation/recorder/": "of a mouse",
+    "pipelines/importing/playwright_trace.py": "of a mouse",
+    "sandbox/browser/": "of a mouse",
+    "sandbox/desktop/": "of a mouse",
+    "tests/annotation/recording/test_gestures.py": "of a mouse",
+    "tests/pipelines/logs/make_logs.py": "of a mouse",
+    "scripts/hatch_build.py": "the file that a Python package is installed from",
+    "tests/pipelines/test_wheel_package.py": "the file that a Python package is installed from",
+}
+"""Files and folders where a wheel is one, and which."""
 NO_CODE = {
     ".js": re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.S),
     ".sql": re.compile(r"--[^\n]*|'(?:''|[^'])*'"),
 }
 """Comments and texts."""
+NAME = re.compile(r"[A-Za-z_]\w*")
+PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
-def identifiers(source: str) -> set[tuple[str, int]]:
+def identifiers(source: str) -> Iterator[tuple[str, int]]:
     """What a file itself names, and what it uses: each with its line."""
-    found = set()
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
-                found.add((name, node.lineno))
+                yield name, node.lineno
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add((name, node.lineno))
+                yield name, node.lineno
             case ast.alias():
-                found.add(((node.asname or node.name).rpartition(".")[2], node.lineno))
-    return found
+                yield (node.asname or node.name).rpartition(".")[2], node.lineno
 
 
 @cache
 def denied_word(name: str) -> str | None:
     """The denied word in `snake_case`, `CamelCase` or `UPPER_CASE`, also in the plural."""
-    words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
-    return next((word for word, plural in DENIED.items() if not words.isdisjoint({word, plural})), None)
+    return next((DENIED[part] for part in map(str.lower, PART.findall(name)) if part in DENIED), None)
+
+
+def may_have_one(source: str) -> bool:
+    """Whether a denied word stands in a file, be it in a comment or a text. A file without one need not be parsed."""
+    lower = source.lower()
+    return any(form in lower for form in DENIED) and any(map(denied_word, set(NAME.findall(source))))
 
 
 def denied(source: str) -> list[tuple[str, int]]:
-    return sorted((name, line) for name, line in identifiers(source) if denied_word(name))
+    return sorted({(name, line) for name, line in identifiers(source) if denied_word(name)}) if may_have_one(source) else []
 
 
 def denied_elsewhere(source: str, suffix: str) -> list[tuple[str, int]]:
     """The same of JavaScript and SQL."""
+    if not may_have_one(source):
+        return []
     code = NO_CODE[suffix].sub(lambda text: "\n" * text.group().count("\n") + " ", source)
-    names = ((name, number) for number, line in enumerate(code.splitlines(), start=1) for name in re.findall(r"[A-Za-z_]\w*", line))
+    names = ((name, number) for number, line in enumerate(code.splitlines(), start=1) for name in NAME.findall(line))
     return sorted({(name, number) for name, number in names if denied_word(name)})
 
 
-def denied_in(path: Path) -> list[tuple[str, int]]:
-    source, place = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
-    found = denied(source) if path.suffix == ".py" else denied_elsewhere(source, path.suffix)
-    return [(name, line) for name, line in found if denied_word(name) != "wheel" or not place.startswith(MOUSE)]
+def is_allowed(name: str, place: str) -> bool:
+    return name in ALLOWED or (denied_word(name) == "wheel" and place.startswith(tuple(OTHER_SENSE)))
 
 
 @cache
-def in_rooms() -> dict[str, list[tuple[str, int]]]:
-    paths = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*")) if path.suffix in (".py", *NO_CODE)]
-    return {path.relative_to(ROOT).as_posix(): denied_in(path) for path in paths}
+def in_files() -> dict[str, list[tuple[str, int]]]:
+    found = {}
+    for path in tracked_files():
+        if path.suffix in (".py", *NO_CODE):
+            source = path.read_text(encoding="utf-8")
+            found[path.relative_to(ROOT).as_posix()] = denied(source) if path.suffix == ".py" else denied_elsewhere(source, path.suffix)
+    return found
 
 
 def test_identifiers_are_terms_of_the_field() -> None:
     found = [
         f"{path}:{line}: {name} (say: {INSTEAD[denied_word(name) or '']})"
-        for path, names in in_rooms().items()
+        for path, names in in_files().items()
         for name, line in names
-        if name not in ALLOWED
+        if not is_allowed(name, path)
     ]
     assert not found, "\n".join(found)
 
 
+def test_names_of_files_and_folders_are_terms_of_the_field() -> None:
+    paths = (path.relative_to(ROOT).as_posix() for path in tracked_files())
+    found = [f"{path} (say: {INSTEAD[word]})" for path in paths if (word := denied_word(path)) and not is_allowed(path, path)]
+    assert not found, "\n".join(found)
+
+
 def test_every_exception_is_used() -> None:
-    assert {name for names in in_rooms().values() for name, _ in names} >= ALLOWED.keys()
+    assert {name for names in in_files().values() for name, _ in names} >= ALLOWED.keys()
+    found = [path for path, names in in_files().items() if any(denied_word(name) == "wheel" for name, _ in names)]
+    assert [place for place in OTHER_SENSE if not any(path.startswith(place) for path in found)] == []
 
 
 @pytest.mark.parametrize("name", ["_told", "TOLD_S", "Deeds", "num_tallies", "wasSeated", "Twins", "condemned"])

@@ -11,7 +11,7 @@ from benchmarks.common.venv import python_of
 
 
 @pytest.mark.slow
-def test_a_package_index_that_cannot_be_reached_is_told_from_pip_failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_index_that_cannot_be_reached_is_distinguished_from_pip_failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that need the venv are skipped then; it is made by the next call."""
     index = {"PIP_INDEX_URL": f"http://127.0.0.1:{free_port()}/simple", "PIP_RETRIES": "0", "PIP_CONFIG_FILE": "/dev/null"}
     for name, value in index.items():

@@ -27,23 +27,23 @@ def poison(warehouse: Warehouse, iteration: str) -> int:
 
 
 def plant(warehouse: Warehouse, iteration: str) -> int:
-    """Store what nothing may: twins of an iteration's reported episodes and counts on the split that no stage plays, and twins of those
+    """Store what nothing may: copies of an iteration's reported episodes and counts on the split that no stage plays, and copies of those
     episodes in every other stage that has episodes. Returns how many episodes."""
     episodes = _rows(warehouse, "episodes", iteration)
     reported = [row for row in episodes if row["split"] not in CHOICE_SPLITS]
     stages = sorted({row["stage"] for row in episodes})
-    twins = [
+    copies = [
         {**row, "episode_id": f"{row['episode_id']}-{stage}-{split}", "seed": 10**9 + index, "content_id": None}
         | {"stage": stage, "split": split, **_contrary_episode(row)}
         for stage in stages
         for split in (NEVER_PLAYED, "holdout")
         for index, row in enumerate(reported)
     ]
-    _put(warehouse, "episodes", iteration, [*episodes, *twins], set(stages))
+    _put(warehouse, "episodes", iteration, [*episodes, *copies], set(stages))
     counts = _rows(warehouse, "evaluations", iteration)
     more = [{**row, "split": NEVER_PLAYED, **_contrary_count(row)} for row in counts if row["split"] not in CHOICE_SPLITS]
     _put(warehouse, "evaluations", iteration, [*counts, *more], {row["stage"] for row in more})
-    return len(twins)
+    return len(copies)
 
 
 def _rows(warehouse: Warehouse, table: str, iteration: str) -> list[Row]:

@@ -260,7 +260,7 @@ def test_a_closed_engine_answers_nobody(endless: EmbeddedEngine) -> None:
     play(scene)
 
 
-def test_broken_weights_are_an_error_and_good_ones_mend_it(make_model: Callable[..., Any]) -> None:
+def test_broken_weights_are_an_error_and_good_ones_fix_it(make_model: Callable[..., Any]) -> None:
     model, tokenizer = make_model()
     engine = EmbeddedEngine(model, tokenizer, "checkpoint-a")
     asked = [prompt("see", 5, conversation="one", temperature=1.0), prompt("Find hello", 5, conversation="two")]

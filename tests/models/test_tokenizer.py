@@ -98,7 +98,7 @@ def test_opens_with_auto_tokenizer_and_reads_the_same(tmp_path: Path) -> None:
     assert opened.chat_template == TOKENIZER.chat_template
 
 
-def test_twins_are_the_two_tokens_of_a_character() -> None:
+def test_equivalent_characters_are_the_two_tokens_of_a_character() -> None:
     pairs = equivalent_characters(TOKENIZER)
     assert len(pairs) == 94
     assert [TOKENIZER.convert_ids_to_tokens(list(pair)) for pair in pairs][10] == ["a", "‿a"]

@@ -101,7 +101,7 @@ def test_every_job_resolves_and_covers_what_it_says(place):
 
 
 @pytest.mark.slow
-def test_the_click_says_how_to_mend_a_dagster_that_does_not_answer(place, monkeypatch: pytest.MonkeyPatch):
+def test_the_click_says_how_to_fix_a_dagster_that_does_not_answer(place, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(DAGSTER_URL_VARIABLE, "http://127.0.0.1:9")
     result = build_defs().resolve_job_def("next_iteration").execute_in_process(instance=place.instance, raise_on_error=False)
     assert not result.success

@@ -651,7 +651,7 @@ def test_a_sort_is_by_the_head_of_a_column_and_says_its_order():
     assert not instructions(tasks, "sort") and instructions(tasks, "open-link")
 
 
-def test_links_of_one_name_are_told_apart_by_their_row_or_part():
+def test_links_of_one_name_are_distinguished_by_their_row_or_part():
     links = [{**link("Yes", "/goods?a=1"), "group": "By lent"}, {**link("Yes", "/goods?b=1"), "group": "By broken"}, link("Yes", "/goods")]
     rows = [{**link("Edit", f"/goods/{name}"), "group": "Kettle", "is_in_row": True} for name in ("1", "2")]
     rows += [{**link("Edit", "/goods/3"), "group": "Chair", "is_in_row": True}]

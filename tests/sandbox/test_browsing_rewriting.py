@@ -148,7 +148,7 @@ def test_what_a_model_knows_is_passed_over_and_the_rest_reworded(tmp_path: Path,
     with serving(reply) as (url, _):
         assert curate.main([str(file), "--url", url, "--model", "small", "--num", "3", "--tasks", "chain-2"]) == 0
     monkeypatch.setenv(VARIABLE, str(file))
-    first, second, third = (_anew(seed) for seed in SEEDS)
+    first, second, third = (_uncached(seed) for seed in SEEDS)
     assert first.question.startswith("Look around") and first.content != known.content and first.dropped["refused by a model"] == 1
     assert second.question == leaking.question and second.worded_by == "rule"
     assert third.question == politely(instance_of(CHAIN, SEEDS[2]).question.removeprefix("Look around and find out: "))
@@ -156,7 +156,7 @@ def test_what_a_model_knows_is_passed_over_and_the_rest_reworded(tmp_path: Path,
     assert curate.main([str(file), "--url", "http://127.0.0.1:9/v1", "--model", "small", "--tasks", "lookup-read"]) == 2
 
 
-def _anew(seed: int) -> Instance:
+def _uncached(seed: int) -> Instance:
     """Past what this process has kept of the seed."""
     return instance_of.__wrapped__(CHAIN, seed)
 
@@ -166,13 +166,13 @@ def test_a_file_of_questions_that_leaks_is_refused(tmp_path: Path, monkeypatch: 
     file = tmp_path / "questions.jsonl"
     monkeypatch.setenv(VARIABLE, str(file))
     with pytest.raises(ConfigError, match="cannot be read"):
-        _anew(SEEDS[2])
+        _uncached(SEEDS[2])
     line = {"task": CHAIN.name, "seed": SEEDS[2], "question": f"{instance.question} It is {instance.answer}.", "model": "small"}
     file.write_text(json.dumps(line) + "\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be used"):
-        _anew(SEEDS[2])
+        _uncached(SEEDS[2])
     other = tmp_path / "broken.jsonl"
     other.write_text("{}\n", encoding="utf-8")
     monkeypatch.setenv(VARIABLE, str(other))
     with pytest.raises(ConfigError, match="line 1"):
-        _anew(SEEDS[2])
+        _uncached(SEEDS[2])

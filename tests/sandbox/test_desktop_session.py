@@ -158,7 +158,7 @@ def test_applications_are_opened_by_name() -> None:
 
 @pytest.mark.slow
 @needs_desktop
-def test_the_oracle_mends_what_a_policy_did() -> None:
+def test_the_oracle_repairs_what_a_policy_did() -> None:
     """Text typed into the wrong place, a menu left open, another window in front."""
 
     async def use(session: DesktopSession) -> None:

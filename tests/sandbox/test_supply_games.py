@@ -156,5 +156,5 @@ def test_a_page_whose_files_are_others_is_refused_before_it_is_played_and_when_i
 
 def test_a_game_that_lists_its_elements_too_has_the_same_boards_in_the_same_splits() -> None:
     tasks = load_tasks()
-    twins = [(task, tasks[name + ELEMENTS_SUFFIX]) for name, task in tasks.items() if name + ELEMENTS_SUFFIX in tasks]
-    assert twins and all(task.split(seed) is other.split(seed) for task, other in twins for seed in range(50))
+    pairs = [(task, tasks[name + ELEMENTS_SUFFIX]) for name, task in tasks.items() if name + ELEMENTS_SUFFIX in tasks]
+    assert pairs and all(task.split(seed) is other.split(seed) for task, other in pairs for seed in range(50))

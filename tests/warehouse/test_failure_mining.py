@@ -120,8 +120,8 @@ def test_annotations_and_step_rewards_tell_the_first_wrong_step(con: duckdb.Duck
 
 
 def test_several_that_failed_after_the_same_beginning_give_one_pair_which_names_them_all(con: duckdb.DuckDBPyConnection) -> None:
-    twin = [row | {"episode_id": "twin", "action": row["action"] if i != 1 else "other"} for i, row in enumerate(FAILED)]
-    episodes = [*PAIR["episodes"], episode("twin", attempt=2, outcome="failure", reward=0.0)]
-    load(con, episodes=episodes, steps=[*FAILED, *twin, *SOLVED], routes=route_rows(failed="ct", solved="sft", twin="ct"))
+    failed_again = [row | {"episode_id": "failed_again", "action": row["action"] if i != 1 else "other"} for i, row in enumerate(FAILED)]
+    episodes = [*PAIR["episodes"], episode("failed_again", attempt=2, outcome="failure", reward=0.0)]
+    load(con, episodes=episodes, steps=[*FAILED, *failed_again, *SOLVED], routes=route_rows(failed="ct", solved="sft", failed_again="ct"))
     (row,) = (row for row in sampled(con, mining=EVERYTHING)["sft_samples"] if row["origin"] == "correction")
-    assert (row["episode_id"], row["prompt_episode_ids"], row["prompt_step_indices"]) == ("solved", ["failed", "twin"], [1, 1])
+    assert (row["episode_id"], row["prompt_episode_ids"], row["prompt_step_indices"]) == ("solved", ["failed", "failed_again"], [1, 1])
