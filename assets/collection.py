@@ -38,7 +38,7 @@ def rollouts(
         seed=settings.seed,
         checkpoint_id=registry.acting(tables.warehouse, iteration).checkpoint_id,
         first_instance=first_instance("rollout", iteration),
-        pool=task_pool_of(tables.warehouse, iteration),
+        task_pool=task_pool_of(tables.warehouse, iteration),
         acting=settings.acting,
         collection=settings.collection,
     )

@@ -118,7 +118,7 @@ class CollectRequest(StageRequest):
     worker: Literal["collect"] = "collect"
     checkpoint_id: str
     first_instance: Annotated[int, Field(ge=0, description="train instances to skip, so that iterations see new ones")]
-    pool: dict[str, tuple[int, ...]] | None = Field(None, description="task id → seeds to play; null: as many of every task")
+    task_pool: dict[str, tuple[int, ...]] | None = Field(None, description="task id → seeds to play; null: as many of every task")
     acting: ActingSettings
     collection: CollectionSettings
 

@@ -35,7 +35,7 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
         split=Split.TRAIN,
         num=request.collection.instances_per_task,
         skip=request.first_instance,
-        task_pool=request.pool,
+        task_pool=request.task_pool,
         attempts=request.collection.attempts,
         temperature=request.collection.temperature,
     )

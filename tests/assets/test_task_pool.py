@@ -313,7 +313,7 @@ def test_the_collection_is_asked_to_play_the_pool(warehouse: Warehouse, tmp_path
         }
         dg.materialize([task_pool, rollouts], partition_key="0002", instance=instance, resources=resources)
     request = CollectRequest.model_validate_json((tmp_path / "request.json").read_text())
-    assert request.pool == task_pool_of(warehouse, "0002") and (request.pool is not None) == is_on
+    assert request.task_pool == task_pool_of(warehouse, "0002") and (request.task_pool is not None) == is_on
 
 
 def test_bounds_the_wrong_way_round_are_refused() -> None:
