@@ -37,8 +37,8 @@ class PolicySettings(_Settings):
         ge=2,
         le=16,
         exclude_if=lambda value: value == 3,
-        description="quickstart: so many tokens before it each position reads at its input (models/families/shift_qwen3.py): elements whose "
-        "names end alike are told apart where this reaches their first words",
+        description="quickstart: each position also reads so many tokens before it, at its input (models/families/shift_qwen3.py): "
+        "elements whose names end alike are told apart where this reaches their first words",
     )
     model: str | None = Field(
         None, description="the folder (from the working directory), or the name on the hub, e.g. Qwen/Qwen2-VL-2B-Instruct"
