@@ -187,12 +187,21 @@ def _is_path(name_or_path: str) -> bool:
     return Path(name_or_path).suffix in (".yaml", ".yml")
 
 
-def merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of both, the changes where both say something."""
+def merged(base: dict[str, Any], changes: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Settings of both, the changes where both say something. `above`: the dotted name of the group that both are. Raises ConfigError for
+    an empty group where the base has settings: it would change nothing, and looks as if it took them back."""
     both = dict(base)
     for key, value in changes.items():
         old = both.get(key)
-        both[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+        if not (isinstance(old, dict) and isinstance(value, Mapping)):
+            both[key] = value
+        elif value or not old:
+            both[key] = merged(old, value, f"{above}{key}.")
+        else:
+            raise ConfigError(
+                f"`{above}{key}: {{}}` changes nothing: what the profile extends sets {', '.join(map(str, old))} there. Give these their new "
+                f"values ({next(iter(old))}: null where the setting may be null), or remove `{above}{key}`"
+            )
     return both
 
 
