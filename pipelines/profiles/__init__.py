@@ -199,8 +199,8 @@ def merged(base: dict[str, Any], changes: Mapping[str, Any], above: str = "") ->
             both[key] = merged(old, value, f"{above}{key}.")
         else:
             raise ConfigError(
-                f"`{above}{key}: {{}}` changes nothing: what the profile extends sets {', '.join(map(str, old))} there. Give these their new "
-                f"values ({next(iter(old))}: null where the setting may be null), or remove `{above}{key}`"
+                f"`{above}{key}: {{}}` changes nothing: what the profile extends sets {', '.join(map(str, old))} there. Give these their "
+                f"new values ({next(iter(old))}: null where the setting may be null), or remove `{above}{key}`"
             )
     return both
 
