@@ -29,7 +29,7 @@ from warehouse.quality.data_docs import build_data_docs
 from warehouse.quality.expectations import ValidationReport, validate
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.partitions import row_filter
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ROWS_SHOWN = 20

@@ -14,7 +14,7 @@ from warehouse.lineage import registry
 from warehouse.reporting.screens import sample_screens
 from warehouse.reporting.svg import as_markdown
 from warehouse.storage.content import content_digest
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 GROUP = "collection"
 SCREENS = "screens"

@@ -6,7 +6,7 @@ from typing import Any
 from models.rl.config import PpoConfig
 from warehouse.core.stages import SEED_ITERATION, critic_stage, is_rl
 from warehouse.lineage.taints import taints
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

@@ -15,7 +15,7 @@ from assets.resources import ProfileResource, WarehouseResource
 from assets.stage_assets import stage_assets, stage_spec
 from warehouse.datasets.mixing import mixed
 from warehouse.routing.samples import Kind
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 KINDS: tuple[Kind, ...] = ("ct", "sft")

@@ -22,7 +22,7 @@ from warehouse.lineage import registry
 from warehouse.lineage.iterations_graph import iterations_graph
 from warehouse.reporting.iteration_summaries import summaries
 from warehouse.reporting.svg import as_markdown
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 INPUT = dg.AssetKey("iteration_input")

@@ -28,7 +28,7 @@ from warehouse.lineage import registry
 from warehouse.reporting.judge_charts import judge_chart
 from warehouse.reporting.svg import as_markdown
 from warehouse.storage.content import content_digest
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 OFF = "this profile has no ORM: orm.enabled is false"

@@ -26,7 +26,7 @@ from warehouse.reporting.charts import success_by_stage
 from warehouse.reporting.merge_report import retention_table, successes_table
 from warehouse.reporting.svg import as_markdown
 from warehouse.storage.content import content_digest
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 GROUP = "release"

@@ -20,7 +20,7 @@ from warehouse.reporting.svg import as_markdown
 from warehouse.routing.routed_samples import store_routed_samples
 from warehouse.routing.routes import route
 from warehouse.storage.content import content_digest
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 GROUP = "routing"
 COLLECTED = ("rollouts", "annotations", "human_annotations", "gateway_episodes")

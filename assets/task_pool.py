@@ -27,7 +27,7 @@ from warehouse.evaluation.choosing import connect_to_choose
 from warehouse.evaluation.solve_rates import solve_rates
 from warehouse.reporting.svg import as_markdown
 from warehouse.reporting.task_pool_chart import TaskPoolRow, task_pool_chart
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 STAGE = "task_pool"

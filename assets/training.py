@@ -26,7 +26,7 @@ from warehouse.reporting.merge_report import mixtures_chart, mixtures_table, ret
 from warehouse.reporting.run_charts import run_curves, training_curves
 from warehouse.reporting.steering import steered_rounds, steering_table
 from warehouse.reporting.svg import as_markdown
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 GROUP = "training"

@@ -17,7 +17,7 @@ from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from warehouse.core.errors import ValueGateNotPassed
 from warehouse.core.stages import rl_stage
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 VALUE_GATE = "value_pretraining_gate"

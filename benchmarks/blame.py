@@ -71,7 +71,7 @@ from warehouse.lineage.sources import traced
 from warehouse.routing.routed_samples import store_routed_samples
 from warehouse.routing.routes import route
 from warehouse.routing.samples import demonstration_rows, tutorial_rows
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(".bench/blame")

@@ -57,8 +57,8 @@ from warehouse.routing.failure_mining import FailureMiningConfig
 from warehouse.routing.routed_samples import MEMORY_LIMIT
 from warehouse.routing.routes import route
 from warehouse.routing.samples import RoutedTable, sample_parts
-from warehouse.storage.query import connect
-from warehouse.storage.scan import connect_to_scan
+from warehouse.storage.sql.query import connect
+from warehouse.storage.sql.scan import connect_to_scan
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(".bench/ct_objectives")

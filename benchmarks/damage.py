@@ -36,7 +36,10 @@ from warehouse.core.errors import CorruptTable
 from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id
 from warehouse.datasets.withdrawal import withdraw
-from warehouse.storage import data_files, query, table_log, tables
+from warehouse.storage import tables
+from warehouse.storage.files import data_files
+from warehouse.storage.log import table_log
+from warehouse.storage.sql import query
 from warehouse.storage.tables import Warehouse
 
 READ = ("ct_samples", "verdicts", "screenshots")

@@ -39,7 +39,7 @@ from sandbox.tasks.task import Split, Task
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.identity import stable_seed
 from warehouse.evaluation.game_scores import people_scores
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 FOLDER = Path(".bench/game_references")

@@ -36,8 +36,8 @@ from pipelines.reporting import runs as report_runs
 from warehouse.core.home import Home, page_name
 from warehouse.reporting.iteration_summaries import summaries
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
-from warehouse.storage.table_files import Listing
+from warehouse.storage.files.table_files import Listing
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 SIZES = (10, 25, 50, 100, 200)

@@ -48,7 +48,7 @@ from pipelines.orchestration.work_folder import RESULT, work_folder
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 Row = dict[str, Any]

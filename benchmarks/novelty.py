@@ -22,7 +22,7 @@ from warehouse.core.home import Home, atomic_write
 from warehouse.evaluation.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.evaluation.novelty import Novelty, novel_counts, novelty
 from warehouse.evaluation.statistics import macro_average
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 HOME = Path(".bench/iterations/quickstart-0")

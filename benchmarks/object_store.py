@@ -28,8 +28,10 @@ from tests.faulty_proxy import Fault, Proxy, a_faulty_proxy
 from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id
 from warehouse.core.store import Store, _client_of
-from warehouse.storage import data_files, query, table_log
-from warehouse.storage.stored_screens import pictures
+from warehouse.storage.files import data_files
+from warehouse.storage.log import table_log
+from warehouse.storage.screenshots.stored import pictures
+from warehouse.storage.sql import query
 from warehouse.storage.tables import Warehouse
 
 COMMITS, ROWS = 20, 200

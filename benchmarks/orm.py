@@ -55,7 +55,7 @@ from warehouse.core.home import Home, atomic_write
 from warehouse.evaluation.judge_reports import Word, brier, calibration_error, choose_threshold, confusion, confusion_by_domain
 from warehouse.lineage import registry
 from warehouse.reporting.judge_charts import judge_chart
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ITERATION = "0001"

@@ -44,7 +44,7 @@ from sandbox.tasks.task import Split
 from warehouse.core.home import Home
 from warehouse.evaluation.statistics import wilson
 from warehouse.lineage import registry
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(".bench/pixels")

@@ -54,7 +54,7 @@ from pipelines.plan.plan import Machine
 from pipelines.plan.planner import make_plan
 from pipelines.plan.workload import Measured, measure
 from warehouse.core.home import Home, atomic_write
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 STEPS, BATCH_TOKENS, SAMPLES = 60, 1024, 600

@@ -30,7 +30,7 @@ from benchmarks.common.provenance import MEASURED, Publish, publish
 from warehouse.core.home import Home
 from warehouse.evaluation.novelty import reported_counts
 from warehouse.evaluation.statistics import TaskCount, macro_average, wilson
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(".bench/profiles")

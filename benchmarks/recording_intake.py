@@ -44,7 +44,7 @@ from sandbox.actions import Click
 from warehouse.core.errors import BadUpload
 from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id
-from warehouse.storage.pictures import MAX_PIXELS
+from warehouse.storage.screenshots.pictures import MAX_PIXELS
 
 WIDTH_PX = 640
 ITERATION = "0001"

@@ -20,7 +20,7 @@ from warehouse.core.errors import StageFailed
 from warehouse.core.home import HOME_VARIABLE, Home
 from warehouse.evaluation.evaluations import REPORTED_SPLIT
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect, run
+from warehouse.storage.sql.query import connect, run
 from warehouse.storage.tables import Warehouse
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from PIL import Image
 from sandbox.pool.pool import SessionPool
 from sandbox.tasks.games.source import SIZE_PX, GamesSource, entry_of, load_tasks
 from sandbox.tasks.task import Task
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 NUM_COLUMNS = 5
 NUM_STEPS = 12

@@ -9,7 +9,7 @@ from pathlib import Path
 from warehouse.core.errors import CheckpointError
 from warehouse.core.home import Home
 from warehouse.core.store import Store
-from warehouse.storage.copying import to_store
+from warehouse.storage.remote.copying import to_store
 from warehouse.storage.tables import Warehouse
 
 

@@ -17,7 +17,7 @@ from sandbox.actions import Action
 from sandbox.session import Observation, Session, Verdict
 from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError, UnknownId
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 REWARD_TOLERANCE = 1e-9
 
@@ -139,7 +139,7 @@ class Replay:
 def load_episode(con: duckdb.DuckDBPyConnection, identity: str) -> RecordedEpisode:
     """A stored episode by its id, or by an unambiguous prefix of one; the newest where it was stored more than once.
 
-    `con` is of warehouse.storage.query.connect. Raises UnknownId; ConfigError for an episode that cannot be replayed.
+    `con` is of warehouse.storage.sql.query.connect. Raises UnknownId; ConfigError for an episode that cannot be replayed.
     """
     rows = con.execute(_EPISODES, {"id": identity}).fetchall() if identity else []
     found = sorted({row[0] for row in rows})

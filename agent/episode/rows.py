@@ -15,7 +15,7 @@ from agent.episode.episode import Episode, EpisodeRequest, Fork, Outcome, Step
 from agent.policy.policy import Message
 from sandbox.actions import ACTION, Action
 from sandbox.tasks.task import Task
-from warehouse.storage.pictures import Header, header
+from warehouse.storage.screenshots.pictures import Header, header
 
 SEVERAL = "several"
 """`kind` of the stored action where one response held several: {"kind": "several", "actions": […]}, in the order they were done."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import duckdb
 
 from warehouse.evaluation.judge_reports import ALL_DOMAINS, NOTHING_PASSES, Word
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 STAGE = "judgements"

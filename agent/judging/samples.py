@@ -24,7 +24,7 @@ from warehouse.core.identity import content_id, stable_fraction
 from warehouse.core.stages import ERASED
 from warehouse.datasets.withdrawal import TAKEN_BACK
 from warehouse.routing.samples import sample_row
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 Part = Literal["train", "eval", "holdout"]

@@ -26,9 +26,9 @@ from PIL import Image
 from assets.opened import write_opened
 from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id, content_id
-from warehouse.storage import writing
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.data_files import write_files
+from warehouse.storage.files.data_files import write_files
+from warehouse.storage.log import writing
 from warehouse.storage.rows import to_arrow
 from warehouse.storage.tables import Warehouse
 

@@ -26,7 +26,7 @@ from warehouse.core.home import Home
 from warehouse.core.identity import content_id
 from warehouse.routing.samples import in_parts
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 DATASET = "dataset-all"

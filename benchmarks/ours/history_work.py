@@ -25,8 +25,8 @@ from warehouse.quality.filters import iteration_verdicts
 from warehouse.reporting.iteration_summaries import summaries
 from warehouse.routing.routed_samples import store_routed_samples
 from warehouse.routing.routes import route
-from warehouse.storage.query import connect
-from warehouse.storage.table_files import Listing
+from warehouse.storage.files.table_files import Listing
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 MIXTURE = MixtureConfig(

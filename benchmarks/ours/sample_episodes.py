@@ -22,7 +22,7 @@ from warehouse.core.identity import content_id, long_list_id
 from warehouse.routing.routed_samples import MEMORY_LIMIT, STAGE, store_routed_samples
 from warehouse.routing.samples import ROUTED_TABLES, sample_parts
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.scan import connect_to_scan
+from warehouse.storage.sql.scan import connect_to_scan
 from warehouse.storage.tables import Warehouse
 
 ITERATION = "0001"

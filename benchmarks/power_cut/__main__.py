@@ -36,7 +36,7 @@ from benchmarks.common.homes import Work, stage_of, work_of
 from benchmarks.power_cut import workloads
 from benchmarks.power_cut.logged_disk import MARK, LoggedDisk, Platter, entries, mounted, why_not
 from warehouse.core.home import Home
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ARMS = ("commits", "commands", "run")

@@ -21,7 +21,7 @@ from benchmarks.common.acknowledged import Digests, Promise, file_digest
 from benchmarks.importing import write_file
 from benchmarks.power_cut.logged_disk import ROOT, LoggedDisk
 from warehouse.core.home import Home, atomic_write
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 NUM_COMMITS = 60

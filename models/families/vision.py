@@ -21,7 +21,7 @@ from models.checkpoints.model_files import PROCESSOR_FILES
 from models.families.chat import ChatCodec, EncodedChat, Shown, pieces_of
 from models.families.templates import Part, TemplateCodec, Tools
 from warehouse.core.errors import ModelError, UnreadablePicture
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -16,7 +16,7 @@ from models.server.tools import template_call
 from models.server.wire import ChatMessage, ImagePart
 from warehouse.core.errors import ModelError, RequestRefused, UnreadablePicture
 from warehouse.core.identity import bytes_id
-from warehouse.storage.pictures import header
+from warehouse.storage.screenshots.pictures import header
 
 
 class Encode(Protocol):

@@ -30,7 +30,7 @@ from warehouse.evaluation.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.evaluation.statistics import Estimate, TaskCount, macro_average
 from warehouse.lineage import registry
 from warehouse.lineage.registry import SEED, Registered
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 REPORT, PAGE, EPISODES = "report", "report.html", "episodes.html"

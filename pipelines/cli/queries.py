@@ -19,9 +19,9 @@ from warehouse.core.locks import LOOKED_AT_S
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.lineage import registry
 from warehouse.storage.catalogue import TABLES
+from warehouse.storage.files.table_files import Listing
 from warehouse.storage.partitions import check_iteration
-from warehouse.storage.query import connect, run
-from warehouse.storage.table_files import Listing
+from warehouse.storage.sql.query import connect, run
 from warehouse.storage.tables import Warehouse
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def restore_table(warehouse: Warehouse, table: str, version: int | None, console
     from datetime import UTC, datetime
 
     from pipelines.orchestration.iteration_lock import IterationLock, lock_path
-    from warehouse.storage.restoring import restore
+    from warehouse.storage.repair.restoring import restore
 
     if version is None:
         commits = warehouse.history(table)

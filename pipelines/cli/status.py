@@ -32,8 +32,8 @@ from warehouse.evaluation.novelty import Novelty, novel_counts, novelty
 from warehouse.evaluation.statistics import macro_average
 from warehouse.lineage.release_ledger import read_ledger
 from warehouse.reporting.iteration_summaries import TABLES_READ, summaries
-from warehouse.storage.query import connect
-from warehouse.storage.table_files import Listing
+from warehouse.storage.files.table_files import Listing
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 COUNTED = ("episodes", "steps", "annotations", "ct_samples", "sft_samples")

@@ -1,4 +1,5 @@
-"""`flywheel store …`: a home's tables and checkpoints in an object store. What is copied, and how, is warehouse/storage/copying.py's."""
+"""`flywheel store …`: a home's tables and checkpoints in an object store. What is copied, and how, is
+warehouse/storage/remote/copying.py's."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def copy(
     flywheel store copy s3://bucket/prefix .flywheel
     """
     from pipelines.orchestration.iteration_lock import lock_path
-    from warehouse.storage.copying import to_disk, to_store
+    from warehouse.storage.remote.copying import to_disk, to_store
 
     is_remote = [place.startswith("s3://") for place in (source, target)]
     if sum(is_remote) != 1:

@@ -68,7 +68,7 @@ def add_human_verdict(
 
 def _what_follows(warehouse: Warehouse, found: dict[str, Any]) -> str:
     """What has to be done for the verdict to be heard: only episodes that were routed can be routed again."""
-    from warehouse.storage.query import connect
+    from warehouse.storage.sql.query import connect
 
     with connect(warehouse) as con:
         episode = {"id": found["episode_id"]}
@@ -90,7 +90,7 @@ def _what_follows(warehouse: Warehouse, found: dict[str, Any]) -> str:
 def _episode(warehouse: Warehouse, name: str) -> dict[str, Any]:
     """The first row of the episode that an id or its beginning means."""
     from warehouse.routing.explain import resolve_episode
-    from warehouse.storage.query import connect
+    from warehouse.storage.sql.query import connect
 
     with connect(warehouse) as con:
         params = {"id": resolve_episode(con, name)}

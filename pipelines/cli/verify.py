@@ -15,15 +15,15 @@ from warehouse.core.durable import digest
 from warehouse.core.errors import CheckpointError, ConfigError, CorruptTable, IterationLocked, WarehouseError
 from warehouse.core.locks import LOOKED_AT_S, FileLock
 from warehouse.reporting.screens import is_what_its_id_says
-from warehouse.storage import remote_checkpoints
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
-from warehouse.storage.integrity import Damage, data_damage
-from warehouse.storage.log_actions import VACUUM_BEGUN, VACUUMED, added_files, read_log
-from warehouse.storage.lost_screenshots import lost_screenshots
-from warehouse.storage.remote import RemoteTable
-from warehouse.storage.remote_log import log_of
-from warehouse.storage.table_log import TableLog
+from warehouse.storage.files.data_files import RESTORE_OBJECT, check_file, checksum_in
+from warehouse.storage.log.actions import VACUUM_BEGUN, VACUUMED, added_files, read_log
+from warehouse.storage.log.table_log import TableLog
+from warehouse.storage.remote import checkpoints as remote_checkpoints
+from warehouse.storage.remote.log import log_of
+from warehouse.storage.remote.table import RemoteTable
+from warehouse.storage.repair.integrity import Damage, data_damage
+from warehouse.storage.screenshots.lost import lost_screenshots
 from warehouse.storage.tables import Warehouse
 
 REPAIR = "`flywheel doctor --repair`, or a backup"
@@ -234,7 +234,7 @@ def repair(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -
     """Repair what keeps tables from being read, once `ask` has let us; says which stages lack rows or pictures, and has them worked again.
     Returns the exit status: 0 where all can be read now. Call it with the lock of the iteration."""
     from pipelines.orchestration.finished_work import forget_lost_work
-    from warehouse.storage.repairing import find_steps
+    from warehouse.storage.repair.repairing import find_steps
 
     lost: set[tuple[str, str]] = set()
     num = 0

@@ -28,7 +28,7 @@ from warehouse.core.locks import FileLock
 from warehouse.core.stages import MANUALS_STAGE, SEED_ITERATION
 from warehouse.quality.texts import TextQuality, fault, near_duplicates
 from warehouse.routing.samples import GENERAL, chat_row
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ORIGIN = "manual"

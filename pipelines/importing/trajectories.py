@@ -20,7 +20,7 @@ from sandbox.importing.fields import BadRecord
 from sandbox.session import Element, Observation
 from warehouse.core.errors import ConfigError, UnreadablePicture
 from warehouse.core.identity import bytes_id
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 
 @dataclass(frozen=True, kw_only=True)

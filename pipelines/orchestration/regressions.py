@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

@@ -24,7 +24,7 @@ from pipelines.plan.workload import Measured, measure
 from warehouse.core.checks import Check, Status
 from warehouse.core.home import Home
 from warehouse.core.stages import SEED_ITERATION, is_rl
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 FIRST_ITERATION = "0001"

@@ -27,7 +27,7 @@ from pipelines.plan.workload import MIN_EPISODES, Measured, Workload, measure
 from pipelines.stages.context import profile_tasks
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 MOST_STEPS = 3_000_000

@@ -95,7 +95,7 @@ class Simulated:
 
 
 def recorded_episodes(con: duckdb.DuckDBPyConnection) -> list[RecordedEpisode]:
-    """All that policies played in a home, as `connect` of warehouse/storage/query.py opens it; in the order of their ids."""
+    """All that policies played in a home, as `connect` of warehouse/storage/sql/query.py opens it; in the order of their ids."""
     rows = con.execute(
         "select outcome = 'crashed' as is_crashed, num_retries, "
         "case when is_crashed then [duration_ms / 1000] else list(latency_ms / 1000 order by step_index) end "

@@ -16,7 +16,7 @@ from rich.markup import escape
 from agent.episode.replay import RecordedEpisode, Replay, StepCheck, load_episode, replay
 from pipelines.cli.terminal import counted
 from warehouse.core.errors import ConfigError
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 SAME, PIXELS_DIFFER, REWARD_DIFFERS = 0, 3, 4

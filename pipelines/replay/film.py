@@ -18,7 +18,7 @@ from pipelines.replay.marks import Mark
 from pipelines.replay.page import Frame, frames_of
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import atomic_write
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 FRAME_MS, LAST_FRAME_MS = 1200, 2500
 LEAST_WIDTH, MOST_WIDTH = 480, 1280

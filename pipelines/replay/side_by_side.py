@@ -16,7 +16,7 @@ from sandbox.pool.pool import SessionPool
 from warehouse.core.errors import FlywheelError
 from warehouse.evaluation.comparing import Comparison, Parting
 from warehouse.lineage.registry import Registered
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 MOST_PAIRS = 6

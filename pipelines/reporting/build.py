@@ -38,8 +38,8 @@ from warehouse.reporting.iteration_summaries import TABLES_READ, IterationSummar
 from warehouse.reporting.merge_report import mixtures_chart
 from warehouse.reporting.svg import STYLE
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
-from warehouse.storage.table_files import Listing
+from warehouse.storage.files.table_files import Listing
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 TEMPLATES = Path(__file__).parent

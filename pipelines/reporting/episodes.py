@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 
 from warehouse.quality.patterns import quoted
-from warehouse.storage.stored_screens import pictures
+from warehouse.storage.screenshots.stored import pictures
 from warehouse.storage.tables import Warehouse
 
 EPISODES_PER_KIND = 2

@@ -21,7 +21,7 @@ from warehouse.evaluation.novelty import Novelty
 from warehouse.evaluation.statistics import difference
 from warehouse.quality.data_docs import checked_tables
 from warehouse.reporting.iteration_summaries import IterationSummary
-from warehouse.storage.table_files import Listing
+from warehouse.storage.files.table_files import Listing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from warehouse.lineage import registry
 from warehouse.lineage.blame import Blame, Scored, blame, members
 from warehouse.lineage.regression import SPLIT, Answer, Regression, Stage, regression, said, stages_between
 from warehouse.lineage.sources import Traced, num_members, traced
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 EPISODES = "episodes"

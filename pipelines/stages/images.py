@@ -10,7 +10,7 @@ from models.supervised.training_set import TrainingSample
 from warehouse.core.errors import UnknownId
 from warehouse.core.home import atomic_write
 from warehouse.reporting.screens import check_screenshot
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 IDS_A_QUERY = 500

@@ -35,7 +35,7 @@ from warehouse.core.identity import stable_fraction
 from warehouse.evaluation.judge_reports import BORROWED, Choice, Word, choose_thresholds, confusion_by_domain
 from warehouse.lineage import registry
 from warehouse.storage.catalogue import ROUTED_PURPOSES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 CASES_AT_ONCE = 64
 _ROUTED = f"""

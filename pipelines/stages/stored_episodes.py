@@ -10,7 +10,7 @@ from agent.episode.episode import Episode
 from agent.episode.rows import stored_episode
 from models.families.vision import screenshot_ids
 from sandbox.tasks.task import Task
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 _EPISODES = """

@@ -23,7 +23,7 @@ from warehouse.core.errors import FlywheelError
 from warehouse.datasets.held_out_texts import held_out_texts
 from warehouse.lineage import registry
 from warehouse.routing.samples import Kind, in_parts
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

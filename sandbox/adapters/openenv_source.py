@@ -27,7 +27,7 @@ from sandbox.adapters.adapted_source import Playable, adapted_source, name_of, v
 from sandbox.http.serving import is_loopback, without_secrets
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError, SandboxError
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_SHOWN_CHARS = 2000

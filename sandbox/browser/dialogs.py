@@ -17,7 +17,7 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.cdp import Params
 from sandbox.session import Element
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 LINE_PX, MARGIN_PX, BUTTON_PX, WIDTH_PX, CHAR_PX = 16, 12, (64, 22), 300, 6
 MAX_LINES = 8

@@ -19,7 +19,7 @@ from sandbox.browser.input import Phase
 from sandbox.session import Element
 from sandbox.tasks.page_task import SentRequest
 from warehouse.core.errors import SandboxError, SandboxTimeout
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8")
 

@@ -24,7 +24,7 @@ from sandbox.session import Element, Observation, Session
 from sandbox.tasks.sources import all_tasks, find_task, page_tasks
 from sandbox.tasks.task import Split, Task, drawn_seed
 from warehouse.core.errors import SandboxError
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 NAMESPACE, VERSION = "flywheel", 0
 MAX_TEXT, MAX_TYPED = 4096, 256

@@ -26,7 +26,7 @@ from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.tasks.sources import tasks_of
 from warehouse.core.errors import ConfigError, UnknownId
 from warehouse.core.home import Home
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 TASKS = ("login-user", "click-checkboxes")

@@ -22,8 +22,8 @@ from tests.assets.instances import emptied_instance
 from warehouse.core.home import Home
 from warehouse.lineage import registry
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
-from warehouse.storage.restoring import restore
+from warehouse.storage.repair.restoring import restore
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 MERGE_GATE = next(gate for gate in GATES if gate.name == "merge_gate")

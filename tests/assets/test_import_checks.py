@@ -17,7 +17,7 @@ from tests.pipelines.demonstration_files import agentnet, images, write_lines
 from tests.pipelines.test_import_demonstrations import CODES, run
 from warehouse.core.home import Home
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.restoring import restore
+from warehouse.storage.repair.restoring import restore
 from warehouse.storage.tables import Warehouse
 
 DATASET_GATE = next(gate for gate in GATES if gate.name == "dataset_gate")

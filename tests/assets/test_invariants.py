@@ -13,7 +13,7 @@ from assets.invariants import INVARIANTS
 from tests.warehouse.conftest import Make
 from warehouse.core.home import Home
 from warehouse.datasets.withdrawal import withdraw
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 SEED, ACTED, ROUTED = (

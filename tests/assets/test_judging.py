@@ -34,7 +34,7 @@ from tests.warehouse.judging import verdicts_of
 from warehouse.core.errors import ConfigError, UnknownId
 from warehouse.core.home import Home
 from warehouse.lineage import registry
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 LEARNING = {

@@ -27,7 +27,7 @@ from tests.assets.people_parts import ITERATION, NEXT, approve, materialize, pri
 from warehouse.core.errors import UnknownSubject
 from warehouse.core.home import Home
 from warehouse.routing.samples import sample_parts
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

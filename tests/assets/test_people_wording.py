@@ -24,7 +24,7 @@ from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server
 from warehouse.core.home import Home
 from warehouse.core.identity import content_id
 from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 REASON, QUERY = "No note yet, so I go on.", "Please write to Emma"

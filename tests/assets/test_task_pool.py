@@ -26,7 +26,7 @@ from tests.warehouse.judging import episode_row
 from warehouse.core.home import Home
 from warehouse.evaluation.solve_rates import Solved, posterior_mass, solve_rates
 from warehouse.lineage import registry
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 LIST = "terminal:generated-small"

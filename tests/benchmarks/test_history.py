@@ -11,7 +11,7 @@ from benchmarks.common.history import Size, make_history
 from benchmarks.growth import law
 from warehouse.core.home import Home
 from warehouse.lineage.walk import trace_back
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

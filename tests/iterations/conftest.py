@@ -27,7 +27,7 @@ from sandbox.browser.chromium import find_chromium
 from tests.iterations.reported import poison
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from benchmarks.common.acknowledged import acknowledged_episodes, logged_episode
 from pipelines.orchestration import prefect_server
 from tests.disks import fill, mounted_disk
 from tests.iterations.conftest import PROFILE
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -26,7 +26,7 @@ from warehouse.lineage.relations import NODE_KINDS
 from warehouse.lineage.walk import trace
 from warehouse.quality.data_docs import checked_tables
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 

@@ -26,7 +26,7 @@ from pipelines.definitions import build_defs
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.jobs import first_incomplete
 from warehouse.core.stages import SEED_ITERATION
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

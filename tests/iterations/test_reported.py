@@ -17,7 +17,7 @@ from warehouse.datasets.mixing import mixed
 from warehouse.evaluation.choosing import connect_to_choose, outcomes_to_choose
 from warehouse.evaluation.solve_rates import solve_rates
 from warehouse.routing.routes import route
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ITERATIONS = ("0001", "0002")

@@ -11,7 +11,7 @@ from assets.task_pool import make_task_pool, task_pool_of
 from pipelines import profiles
 from sandbox.tasks.sources import tasks_in
 from warehouse.evaluation.solve_rates import solve_rates
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
 

@@ -28,7 +28,7 @@ from warehouse.datasets.mixing import mixed
 from warehouse.evaluation.judge_reports import choose_thresholds
 from warehouse.lineage import registry
 from warehouse.routing.routes import route
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 

@@ -28,7 +28,7 @@ from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.datasets.withdrawal import withdrawn_ids
 from warehouse.lineage import registry
 from warehouse.routing.samples import sample_row
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -36,7 +36,7 @@ from warehouse.core.errors import ModelError
 from warehouse.core.home import Home
 from warehouse.evaluation.statistics import TaskCount
 from warehouse.lineage import registry
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 AGREE = next(rule for rule in INVARIANTS if rule.name == "verdicts_agree_in_full_chromium")
 NUM = 4

@@ -79,7 +79,7 @@ from warehouse.core.errors import (
     WordingFailed,
 )
 from warehouse.core.home import Home
-from warehouse.storage.commits import MAX_ATTEMPTS
+from warehouse.storage.log.commits import MAX_ATTEMPTS
 
 pytestmark = pytest.mark.timeout(600)
 

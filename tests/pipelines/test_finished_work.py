@@ -14,7 +14,7 @@ from pipelines.orchestration.finished_work import commits_of, find_loss
 from warehouse.core.errors import CorruptTable
 from warehouse.core.home import Home
 from warehouse.lineage import registry
-from warehouse.storage.table_log import TableLog
+from warehouse.storage.log.table_log import TableLog
 from warehouse.storage.tables import Warehouse
 
 PLACE = {"iteration": "0001", "stage": "routing"}

@@ -40,7 +40,7 @@ from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id
 from warehouse.core.locks import FileLock
 from warehouse.datasets.withdrawal import withdraw
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -30,7 +30,7 @@ from tests.pipelines.demonstration_files import HEIGHT, WIDTH, agentnet, images,
 from warehouse.core.errors import ConfigError, StorageFull
 from warehouse.core.home import Home
 from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 CODES = [

@@ -21,7 +21,7 @@ from tests.pipelines.demonstration_files import write_lines
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

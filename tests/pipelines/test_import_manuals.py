@@ -24,7 +24,7 @@ from warehouse.core.home import Home
 from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.datasets.provenance import known_sources
 from warehouse.quality.texts import TextQuality, fault, language, near_duplicates, quality_for
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 PAGES = Path(__file__).with_name("pages")

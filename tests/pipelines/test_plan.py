@@ -31,7 +31,7 @@ from tests.models.policy_servers import OK, Reply, chat_answer, flaky, played_se
 from warehouse.core.checks import Check
 from warehouse.core.errors import CheckpointError, ConfigError
 from warehouse.core.home import Home
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 CPU = Machine(num_cores=2, num_gpus=0, gpu_memory_bytes=0.0)

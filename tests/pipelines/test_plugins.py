@@ -38,7 +38,7 @@ from warehouse.core.errors import ConfigError, EngineUnreachable, ModelError
 from warehouse.core.home import Home
 from warehouse.core.identity import file_digest
 from warehouse.core.plugins import VARIABLES, environment
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 SCREEN = Observation(instruction="Click.", screenshot=None, width_px=100, height_px=80, elements=(), time_ms=0.0)

@@ -9,7 +9,7 @@ from pipelines.stages.references import references
 from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Split, Task
 from warehouse.core.home import Home
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 RUBRICS = {"forms": "The form was sent with what the task names."}

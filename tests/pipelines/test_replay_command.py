@@ -32,7 +32,7 @@ from sandbox.pool.pool import SessionPool
 from sandbox.tasks.miniwob.source import load_tasks
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 EVIL = "</pre><script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"

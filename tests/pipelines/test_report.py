@@ -31,7 +31,7 @@ from warehouse.core.identity import bytes_id
 from warehouse.evaluation.evaluations import REPORTED_SPLIT
 from warehouse.lineage.release_ledger import changing, write
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 HOSTILE = '<script>alert("instruction")</script> & more'

@@ -21,7 +21,7 @@ from warehouse.core.identity import bytes_id
 from warehouse.core.store import Store
 from warehouse.lineage import registry
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.table_log import TableLog
+from warehouse.storage.log.table_log import TableLog
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from warehouse.core.home import Home
 from warehouse.lineage import registry
 from warehouse.lineage.graph import NodeId
 from warehouse.lineage.walk import resolve
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 TASK = Task(source="buttons", name="one", domain="forms", max_steps=3)

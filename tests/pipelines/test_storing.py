@@ -21,8 +21,8 @@ from sandbox.actions import Wait
 from sandbox.tasks.task import Task
 from warehouse.core.errors import BrowserCrashed
 from warehouse.core.home import Home
+from warehouse.storage.log.writing import RowsAside
 from warehouse.storage.tables import Warehouse
-from warehouse.storage.writing import RowsAside
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(4) + b"IHDR" + (1).to_bytes(4) + (1).to_bytes(4)
 

@@ -22,7 +22,7 @@ from warehouse.core.home import Home
 from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.lineage import registry
 from warehouse.routing.samples import tutorial_rows
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 
 def context(home: Home, iteration: str, stage: str) -> WorkerContext:

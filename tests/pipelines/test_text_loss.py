@@ -22,7 +22,7 @@ from warehouse.datasets.held_out_texts import held_out_texts
 from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.lineage import registry
 from warehouse.routing.samples import tutorial_rows
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 NUM = 200

@@ -21,10 +21,12 @@ from warehouse.core.errors import CorruptTable
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.identity import bytes_id
 from warehouse.reporting.screens import check_screenshot
-from warehouse.storage import query, table_log, tables
+from warehouse.storage import tables
 from warehouse.storage.catalogue import VERDICT_STAGE
-from warehouse.storage.data_files import RESTORE
-from warehouse.storage.table_log import TableLog
+from warehouse.storage.files.data_files import RESTORE
+from warehouse.storage.log import table_log
+from warehouse.storage.log.table_log import TableLog
+from warehouse.storage.sql import query
 from warehouse.storage.tables import Warehouse
 
 

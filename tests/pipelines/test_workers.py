@@ -38,7 +38,7 @@ from warehouse.core.errors import CheckpointError, FlywheelError, NothingToLearn
 from warehouse.core.home import Home
 from warehouse.evaluation.merge_results import kept_by_search, mixtures
 from warehouse.lineage import registry
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 
 
 def context(home: Home, iteration: str, stage: str) -> WorkerContext:

@@ -24,7 +24,7 @@ from sandbox.tasks.task_source import TaskSource
 from tests.sandbox.own_source import ADAPTERS, ROOT, write_files_of
 from warehouse.core.conformance import problems
 from warehouse.core.errors import ConfigError, SandboxError, TaskError
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 LAKE = GymTask(
     env="FrozenLake-v1",

@@ -34,7 +34,7 @@ from tests.sandbox.other_servers import other_server
 from tests.sandbox.own_source import ADAPTERS, ROOT, write_files_of
 from warehouse.core.conformance import problems
 from warehouse.core.errors import ConfigError, SandboxError
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 PEER = Path(__file__).parent / "peers" / "openenv_peer.py"
 OPENENV = ("openenv-core==0.3.0",)

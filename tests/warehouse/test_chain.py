@@ -12,9 +12,11 @@ import pytest
 
 from warehouse.core.errors import CorruptTable
 from warehouse.core.home import Home
-from warehouse.storage import log_actions, table_log, tables
-from warehouse.storage.chain import RECORD_BYTES, Chain, Record
-from warehouse.storage.table_log import TableLog
+from warehouse.storage import tables
+from warehouse.storage.log import actions as log_actions
+from warehouse.storage.log import table_log
+from warehouse.storage.log.chain import RECORD_BYTES, Chain, Record
+from warehouse.storage.log.table_log import TableLog
 from warehouse.storage.tables import Warehouse
 
 FIRST = {"iteration": "0001", "stage": "rollouts"}

@@ -16,7 +16,7 @@ from warehouse.reporting import charts, run_charts
 from warehouse.reporting.iteration_summaries import summaries
 from warehouse.reporting.steering import steered_rounds, steering_table
 from warehouse.reporting.svg import Axis, Drawing, as_markdown, short
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 HOSTILE = '<script>alert("&")</script>'

@@ -9,7 +9,7 @@ import pytest
 from warehouse.core.errors import ReportedOnly
 from warehouse.evaluation.choosing import CHOICE_SPLITS, connect_to_choose, outcomes_to_choose, require_choosable
 from warehouse.storage.catalogue import SPLITS, TABLES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.usefixtures("tables_place")

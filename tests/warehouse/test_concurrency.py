@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from warehouse.core.home import Home
-from warehouse.storage.integrity import find_damage
+from warehouse.storage.repair.integrity import find_damage
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.usefixtures("tables_place")

@@ -8,7 +8,7 @@ import pytest
 
 from warehouse.evaluation.evaluations import evaluations, success_by_domain
 from warehouse.evaluation.statistics import TaskCount
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.usefixtures("tables_place")

@@ -17,8 +17,8 @@ from warehouse.routing.reroute import reroute
 from warehouse.routing.routed_samples import store_routed_samples
 from warehouse.routing.routes import RoutingConfig, Rule, route
 from warehouse.routing.samples import sample_row
-from warehouse.storage.id_index import IdIndex
-from warehouse.storage.query import connect
+from warehouse.storage.files.id_index import IdIndex
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 LAXER = RoutingConfig(rules={"loop": Rule(effect="demote", threshold=0.4)})

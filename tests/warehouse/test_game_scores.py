@@ -8,7 +8,7 @@ import pytest
 
 from warehouse.evaluation.game_scores import GameReference, game_scores, people_scores
 from warehouse.evaluation.statistics import Interval, mean_of_means, score_interval, student_value, wilson
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 SNAKE = GameReference(game="snake", task="snake-8", random=2.0, oracle=80.0, people=None, best=80.0)

@@ -11,7 +11,7 @@ import pytest
 from tests.warehouse.conftest import Make
 from warehouse.core.home import Home
 from warehouse.datasets.imports import unchecked_imports
-from warehouse.storage.restoring import restore
+from warehouse.storage.repair.restoring import restore
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.usefixtures("tables_place")

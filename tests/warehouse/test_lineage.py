@@ -21,7 +21,7 @@ from warehouse.lineage.relations import NODE_KINDS, RELATIONS
 from warehouse.lineage.walk import resolve, trace, trace_back
 from warehouse.reporting.iteration_summaries import summaries
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 SVG = "{http://www.w3.org/2000/svg}"

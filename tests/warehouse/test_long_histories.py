@@ -14,13 +14,13 @@ from warehouse.core.errors import CorruptTable, UnknownId, UnknownTable
 from warehouse.datasets.withdrawal import withdraw
 from warehouse.lineage.walk import trace, trace_back
 from warehouse.reporting.iteration_summaries import FORM, summaries
-from warehouse.storage import listing_notes
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.id_index import IdIndex
-from warehouse.storage.query import connect
-from warehouse.storage.stored_screens import pictures
-from warehouse.storage.table_files import Listing
-from warehouse.storage.table_log import TableLog
+from warehouse.storage.files import listing_notes
+from warehouse.storage.files.id_index import IdIndex
+from warehouse.storage.files.table_files import Listing
+from warehouse.storage.log.table_log import TableLog
+from warehouse.storage.screenshots.stored import pictures
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 COUNTED = ("episodes", "steps", "annotations", "ct_samples", "sft_samples")

@@ -15,7 +15,7 @@ from warehouse.evaluation.merge_results import kept_by_search, mixtures, retenti
 from warehouse.evaluation.statistics import TaskCount, macro_average
 from warehouse.reporting.gain_charts import budget_chart
 from warehouse.reporting.merge_report import mixtures_chart, mixtures_table, retention_table, successes_table
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ITERATION = "0001"

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from warehouse.core.errors import UnreadablePicture
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 SIZE = (7, 5)
 
@@ -85,4 +85,4 @@ def test_nothing_else_opens_pictures() -> None:
     root = Path(__file__).resolve().parents[2]
     rooms = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
     openers = {str(file.relative_to(root)) for room in rooms for file in (root / room).rglob("*.py") if "Image.open(" in file.read_text()}
-    assert openers == {"warehouse/storage/pictures.py"}
+    assert openers == {"warehouse/storage/screenshots/pictures.py"}

@@ -21,7 +21,7 @@ from warehouse.lineage.walk import trace, trace_back
 from warehouse.routing.explain import connect_to_explain, explain
 from warehouse.routing.routed_samples import store_routed_samples
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

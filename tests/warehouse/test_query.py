@@ -12,10 +12,10 @@ import pytest
 
 from tests.warehouse.conftest import on_disk
 from warehouse.core.errors import CorruptTable, QueryError, UnknownTable
-from warehouse.storage import query
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.data_files import RESTORE
-from warehouse.storage.scan import connect_to_scan
+from warehouse.storage.files.data_files import RESTORE
+from warehouse.storage.sql import query
+from warehouse.storage.sql.scan import connect_to_scan
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.usefixtures("tables_place")

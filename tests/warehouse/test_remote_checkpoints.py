@@ -11,9 +11,10 @@ from warehouse.core.errors import CheckpointError
 from warehouse.core.home import Home
 from warehouse.core.store import Store
 from warehouse.lineage import registry
-from warehouse.storage import copies, remote_checkpoints
-from warehouse.storage.copying import to_store
-from warehouse.storage.remote_checkpoints import MANIFEST, damage, prune, put
+from warehouse.storage.remote import checkpoints as remote_checkpoints
+from warehouse.storage.remote import copies
+from warehouse.storage.remote.checkpoints import MANIFEST, damage, prune, put
+from warehouse.storage.remote.copying import to_store
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.slow

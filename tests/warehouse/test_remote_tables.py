@@ -23,10 +23,12 @@ from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id
 from warehouse.core.store import STORE_VARIABLE, Store
 from warehouse.datasets.withdrawal import purge, withdraw
-from warehouse.storage import query, table_log, tables
-from warehouse.storage.remote import RemoteTable
-from warehouse.storage.remote_log import log_of
-from warehouse.storage.stored_screens import pictures
+from warehouse.storage import tables
+from warehouse.storage.log import table_log
+from warehouse.storage.remote.log import log_of
+from warehouse.storage.remote.table import RemoteTable
+from warehouse.storage.screenshots.stored import pictures
+from warehouse.storage.sql import query
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.slow
@@ -198,7 +200,7 @@ def test_a_writer_that_was_killed_before_its_commit_counted_leaves_nothing_to_re
     one.append_partition("verdicts", _verdicts(1), iteration="0001", stage="verdicts")
     code = """
 import os, signal
-from warehouse.storage.remote import RemoteTable
+from warehouse.storage.remote.table import RemoteTable
 def killed(self, version, log):
     os.kill(os.getpid(), signal.SIGKILL)
 RemoteTable.publish = killed
@@ -317,7 +319,7 @@ def test_a_reader_that_cannot_copy_what_others_committed_says_so(tmp_path: Path,
     one, two = _hosts(tmp_path, 2)
     one.append_partition("episodes", [Make.episode("a")], **FIRST)
     assert _ids(two) == ["a"]
-    monkeypatch.setattr("warehouse.storage.remote_log._LOOK_S", 0.2)
+    monkeypatch.setattr("warehouse.storage.remote.log._LOOK_S", 0.2)
     with log_of(two.home, "episodes").lock():
         assert _ids(Warehouse(two.home)) == ["a"], "there is nothing that it lacks"
         one.append_partition("episodes", [Make.episode("b")], **FIRST)

@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 
 from warehouse.core.errors import UnknownTable
 from warehouse.datasets.withdrawal import purge, withdraw
-from warehouse.storage.restoring import restore
+from warehouse.storage.repair.restoring import restore
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.usefixtures("tables_place")

@@ -13,7 +13,7 @@ from warehouse.routing.failure_mining import FailureMiningConfig
 from warehouse.routing.reroute import reroute
 from warehouse.routing.routed_samples import Stored, store_routed_samples
 from warehouse.routing.routes import RoutingConfig, Rule, route
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 EVERYTHING = FailureMiningConfig(corrections=True, reflections=True, solved_attempts_tell=True)

@@ -141,7 +141,7 @@ from pathlib import Path
 from warehouse.core.home import Home
 from warehouse.routing.routed_samples import store_routed_samples
 from warehouse.storage.tables import Warehouse
-from warehouse.storage.writing import RowsAside
+from warehouse.storage.log.writing import RowsAside
 add = RowsAside.add
 def add_and_wait(self, part):
     data = add(self, part)

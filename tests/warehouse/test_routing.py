@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from warehouse.core.home import Home
 from warehouse.routing.routes import RoutingConfig, Rule, cause_label, route
 from warehouse.storage.catalogue import ROUTES, TABLES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 FILTERS = ("format", "no_op", "loop", "leak", "duplicate", "contamination")

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from warehouse.reporting.screens import NUM_SHOWN, sample_screens
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

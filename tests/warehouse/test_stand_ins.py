@@ -14,10 +14,11 @@ import pytest
 from tests.warehouse.conftest import Make
 from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id
-from warehouse.storage import table_log, tables
-from warehouse.storage.repairing import find_steps
-from warehouse.storage.restoring import restore
-from warehouse.storage.table_log import TableLog
+from warehouse.storage import tables
+from warehouse.storage.log import table_log
+from warehouse.storage.log.table_log import TableLog
+from warehouse.storage.repair.repairing import find_steps
+from warehouse.storage.repair.restoring import restore
 from warehouse.storage.tables import Warehouse
 
 Rows = dict[str, list[str]]

@@ -21,8 +21,8 @@ from warehouse.core import store as store_module
 from warehouse.core.errors import ConfigError, StoreUnreachable, is_retryable
 from warehouse.core.home import Home
 from warehouse.core.store import Store
-from warehouse.storage.copying import to_store
-from warehouse.storage.remote_checkpoints import get, put
+from warehouse.storage.remote.checkpoints import get, put
+from warehouse.storage.remote.copying import to_store
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.slow

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from tests.warehouse.conftest import Make, on_disk
 from warehouse.core.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WriteConflict
 from warehouse.core.home import Home
-from warehouse.storage import data_files, table_log, tables
+from warehouse.storage import tables
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.data_files import RESTORE
-from warehouse.storage.integrity import find_damage
+from warehouse.storage.files import data_files
+from warehouse.storage.files.data_files import RESTORE
+from warehouse.storage.log import table_log
+from warehouse.storage.repair.integrity import find_damage
 from warehouse.storage.tables import NO_VERSION, Warehouse
 
 pytestmark = pytest.mark.usefixtures("tables_place")
@@ -302,7 +304,7 @@ def test_a_missing_log_is_not_an_empty_table(warehouse: Warehouse, make: Any, lo
 def test_a_partition_lost_to_other_writers_ends_in_a_conflict(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     from deltalake.exceptions import CommitFailedError
 
-    from warehouse.storage import commits
+    from warehouse.storage.log import commits
 
     monkeypatch.setattr(commits, "LONGEST_WAIT_S", 0.001)
     tries = []

@@ -19,14 +19,14 @@ from tests.warehouse.test_remote_tables import _data_files, _hosts, _start
 from warehouse.core.errors import ConfigError
 from warehouse.core.store import Store
 from warehouse.datasets.withdrawal import purge
-from warehouse.storage import copies
-from warehouse.storage.remote import RemoteTable
+from warehouse.storage.remote import copies
+from warehouse.storage.remote.table import RemoteTable
 from warehouse.storage.tables import Warehouse
 
 SHOWN = b"\x89PNG of the forgotten"
 KILLED = """
 import os, signal
-from warehouse.storage.remote import RemoteTable
+from warehouse.storage.remote.table import RemoteTable
 def killed(self, version, log):
     if self._folder.name == "screenshots":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -103,7 +103,7 @@ def test_a_purge_that_was_killed_before_its_end_is_done_again(tmp_path: Path, st
     process.communicate(timeout=60)
     killed = """
 import os, signal
-from warehouse.storage.remote import RemoteTable
+from warehouse.storage.remote.table import RemoteTable
 from warehouse.datasets.withdrawal import purge
 def erase(self, paths):
     os.kill(os.getpid(), signal.SIGKILL)

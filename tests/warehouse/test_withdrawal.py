@@ -9,7 +9,7 @@ import pytest
 
 from warehouse.core.errors import UnknownId, UnknownTable
 from warehouse.datasets.withdrawal import num_to_purge, purge, withdraw, withdrawn_ids
-from warehouse.storage import query
+from warehouse.storage.sql import query
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.usefixtures("tables_place")

@@ -29,7 +29,7 @@ from warehouse.datasets.known_exports import Known, remember
 from warehouse.datasets.provenance import Source, known_sources, with_sources
 from warehouse.lineage.relations import LINEAGE_SQL
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 FORMATS = (*CHAT_FORMATS, "parquet", "duckdb")

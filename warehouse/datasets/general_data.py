@@ -14,7 +14,7 @@ from typing import Any
 from warehouse.core.errors import ConfigError
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.routing.samples import GENERAL, chat_row
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 HELD_OUT = 20

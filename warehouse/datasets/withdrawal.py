@@ -20,8 +20,8 @@ from warehouse.core.errors import UnknownId, UnknownTable
 from warehouse.core.locks import FileLock
 from warehouse.datasets import erasing_episodes
 from warehouse.storage.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
-from warehouse.storage.data_files import UNFINISHED
-from warehouse.storage.log_actions import VACUUMED
+from warehouse.storage.files.data_files import UNFINISHED
+from warehouse.storage.log.actions import VACUUMED
 from warehouse.storage.partitions import check_iteration
 from warehouse.storage.tables import Warehouse
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import duckdb
 
 from warehouse.core.errors import ReportedOnly
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 CHOICE_SPLITS = ("train", "eval")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from warehouse.core.errors import ConfigError
 from warehouse.evaluation.statistics import PairedComparison, TaskCount, compare_paired, macro_average
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 Instance = tuple[str, int]

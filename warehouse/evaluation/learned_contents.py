@@ -16,9 +16,9 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from warehouse.storage.notes import notes_folder, read_notes, write_notes
-from warehouse.storage.query import connect
-from warehouse.storage.table_files import Listing
+from warehouse.storage.files.notes import notes_folder, read_notes, write_notes
+from warehouse.storage.files.table_files import Listing
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 FOLDER = "learned"

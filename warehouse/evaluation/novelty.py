@@ -21,8 +21,8 @@ import pyarrow as pa
 from warehouse.evaluation.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.evaluation.learned_contents import EPISODES, EPISODES_AND_TEXT, FIRST_SCREENS, Hashes, learned_contents
 from warehouse.evaluation.statistics import TaskCount
-from warehouse.storage.query import connect
-from warehouse.storage.table_files import Listing
+from warehouse.storage.files.table_files import Listing
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 _SEEN = """

@@ -13,7 +13,7 @@ import duckdb
 
 from warehouse.lineage.relations import ALL_EDGES, LEARNED_EPISODES
 from warehouse.lineage.release_ledger import maker
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 SAMPLE_TABLES = ("ct_samples", "sft_samples", "orm_samples")

@@ -18,7 +18,7 @@ from warehouse.core.errors import CheckpointError
 from warehouse.core.home import Home
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.lineage.release_ledger import RELEASES, read_ledger
-from warehouse.storage.remote_checkpoints import folder_of, send
+from warehouse.storage.remote.checkpoints import folder_of, send
 from warehouse.storage.tables import Warehouse
 
 RELEASED = "released"

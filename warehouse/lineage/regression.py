@@ -17,7 +17,7 @@ from warehouse.evaluation.comparing import Comparison, Parting, Played, compare,
 from warehouse.lineage import registry
 from warehouse.lineage.registry import Registered
 from warehouse.lineage.release_ledger import read_ledger
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 SPLIT = "eval"

@@ -16,7 +16,7 @@ from warehouse.core.errors import ReleasesChanged
 from warehouse.core.locks import FileLock
 from warehouse.core.stages import SEED_ITERATION, rank
 from warehouse.storage.catalogue import VERDICT_STAGE
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 TABLE = "releases"

@@ -18,11 +18,11 @@ from warehouse.lineage.graph import Node, NodeId
 from warehouse.lineage.relations import STEP_SEPARATOR, Relation
 from warehouse.reporting.iteration_summaries import FIRST_MEMBERS, TABLES_READ, Learned, Members, summaries
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.file_sql import duckdb_type, later_columns, stored_rows
-from warehouse.storage.id_index import IdIndex
+from warehouse.storage.files.id_index import IdIndex
+from warehouse.storage.files.table_files import Listing
 from warehouse.storage.partitions import DataFile
-from warehouse.storage.query import MEMORY_LIMIT, seen_rows
-from warehouse.storage.table_files import Listing
+from warehouse.storage.sql.file_sql import duckdb_type, later_columns, stored_rows
+from warehouse.storage.sql.query import MEMORY_LIMIT, seen_rows
 from warehouse.storage.tables import Warehouse
 
 _PLACE = ("iteration", "stage")

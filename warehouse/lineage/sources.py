@@ -11,7 +11,7 @@ from typing import Any
 
 from warehouse.core.errors import UnknownId
 from warehouse.core.stages import IMPORT_STAGES, SEED_ITERATION
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 DIMENSIONS = ("judge", "annotator", "campaign", "import", "task list", "collection")

@@ -12,7 +12,7 @@ from warehouse.core.locks import FileLock
 from warehouse.lineage.descent import Learned, descendants
 from warehouse.lineage.graph import LineageGraph
 from warehouse.lineage.release_ledger import maker, read_ledger
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 TABLE = "taints"

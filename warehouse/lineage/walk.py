@@ -18,7 +18,7 @@ from warehouse.lineage.graph import Edge, LineageGraph, Node, NodeId, Omitted
 from warehouse.lineage.relations import NODE_KINDS, RELATIONS
 from warehouse.lineage.rows import KINDS, LineageRows
 from warehouse.reporting.iteration_summaries import FIRST_MEMBERS
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 Direction = Literal["up", "down", "both"]

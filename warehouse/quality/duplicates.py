@@ -22,7 +22,7 @@ import pyarrow as pa
 from warehouse.quality.config import QualityConfig
 from warehouse.quality.near_duplicates import Documents, similar_pairs
 from warehouse.quality.screen_hashes import ScreenHashes, distance
-from warehouse.storage.scan import execute_within_memory
+from warehouse.storage.sql.scan import execute_within_memory
 
 EXHAUSTIVE = 256
 """With at most so many of the same actions every two are compared; beyond, those that MinHash finds alike (near_duplicates.py)."""

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from warehouse.core.errors import UnknownTable
 from warehouse.storage.catalogue import TABLES, Column, Table
-from warehouse.storage.query import connect
 from warehouse.storage.row_chunks import PRESENT, chunks, key_of
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 ROWS_SHOWN = 20

@@ -26,7 +26,7 @@ from warehouse.quality.patterns import matches_any, quoted
 from warehouse.quality.screen_hashes import ScreenHashes
 from warehouse.quality.verdict_rows import Judge, judges, verdict_rows
 from warehouse.storage.catalogue import ROUTED_PURPOSES
-from warehouse.storage.scan import connect_to_scan, execute_within_memory
+from warehouse.storage.sql.scan import connect_to_scan, execute_within_memory
 from warehouse.storage.tables import Warehouse
 
 PART_EPISODES = 50_000

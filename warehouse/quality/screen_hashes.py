@@ -19,7 +19,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from PIL import Image
 
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 SIDE = 9
 """Pictures are shrunk to so many grey pixels a side: 8 differences a row and a column."""

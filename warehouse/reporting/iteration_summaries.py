@@ -16,8 +16,8 @@ from warehouse.core.errors import FlywheelError
 from warehouse.core.home import atomic_write
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.evaluation.evaluations import REPORTED_SPLIT
-from warehouse.storage.query import connect
-from warehouse.storage.table_files import Listing
+from warehouse.storage.files.table_files import Listing
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 FOLDER = "iterations"

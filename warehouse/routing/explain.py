@@ -18,9 +18,9 @@ from warehouse.core.identity import LEAST_LIKENESS
 from warehouse.evaluation.judge_reports import NOTHING_PASSES
 from warehouse.quality.overlap import repeated_by, repeated_by_samples
 from warehouse.routing.routes import LAST, RoutingConfig, Rule, route
-from warehouse.storage.id_index import IdIndex
-from warehouse.storage.query import connect
-from warehouse.storage.table_files import Listing
+from warehouse.storage.files.id_index import IdIndex
+from warehouse.storage.files.table_files import Listing
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 TABLES_READ = (

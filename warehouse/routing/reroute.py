@@ -17,7 +17,7 @@ from warehouse.routing.failure_mining import FailureMiningConfig
 from warehouse.routing.hindsight import ReadElements
 from warehouse.routing.routed_samples import STAGE, Stored, follow_routes, store_routed_samples
 from warehouse.routing.routes import DEFAULT_RULES, RoutingConfig, cause_label, route
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

@@ -27,7 +27,7 @@ from warehouse.routing.hindsight import ReadElements
 from warehouse.routing.samples import ROUTED_TABLES, RoutedTable, in_parts, joined_as_written, pair_parts, sample_parts
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.partitions import check_iteration
-from warehouse.storage.scan import connect_to_scan
+from warehouse.storage.sql.scan import connect_to_scan
 from warehouse.storage.tables import NO_VERSION, Warehouse
 
 STAGE = "routing"

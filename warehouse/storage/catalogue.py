@@ -1,6 +1,6 @@
 """The one description of every table: columns, types, units, meaning, keys, who writes it. Data only.
 
-From it come the Arrow schema (here), the Delta tables (tables.py), the DuckDB views (query.py), the Great Expectations suites
+From it come the Arrow schema (here), the Delta tables (tables.py), the DuckDB views (sql/query.py), the Great Expectations suites
 (expectations.py) and the docs page (docs_page.py, docs/tables.md). A table's name is its asset's name and its view's name.
 
 Every table is partitioned by `iteration` ("0000" is the seed) and `stage` (which asset or run wrote the rows): a stage is re-run by

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from warehouse.core.errors import UnknownTable
 from warehouse.storage.catalogue import TABLES, Table
 from warehouse.storage.partitions import check_iteration, of_iterations
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 BY_CHANCE = ("iteration", "stage", "duration_ms", "latency_ms", "cost_ms", "num_retries", "error")

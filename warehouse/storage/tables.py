@@ -1,4 +1,4 @@
-"""Versioned tables: the one way rows get into the warehouse and out again. Delta Lake below, Arrow above; SQL is query.py's business.
+"""Versioned tables: the one way rows get into the warehouse and out again. Delta Lake below, Arrow above; SQL is sql/query.py's business.
 
 Each table of the catalogue is a Delta table under FLYWHEEL_HOME/tables. A commit replaces one partition (iteration, stage) whole, so a
 stage that runs again neither doubles nor half-writes its rows. Logs are never cleaned and nothing is vacuumed outside withdrawal.purge:
@@ -24,18 +24,18 @@ from warehouse.core.errors import CorruptTable, SchemaMismatch, StoreUnreachable
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
 from warehouse.core.store import at_once
-from warehouse.storage import opening, writing
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
-from warehouse.storage.chain import UNKNOWN
-from warehouse.storage.commits import ATTEMPTS_OF_HOSTS, MAX_ATTEMPTS, naming_a_full_disk, retry_commit
-from warehouse.storage.data_files import RESTORE, RESTORE_OBJECT, CheckFiles, check_file, check_files, write_files
-from warehouse.storage.integrity import raise_explained
-from warehouse.storage.listing_notes import files_of, note_files, noted_files
-from warehouse.storage.log_actions import VACUUM_BEGUN, VACUUMED, added_files, read_log
+from warehouse.storage.files.data_files import RESTORE, RESTORE_OBJECT, CheckFiles, check_file, check_files, write_files
+from warehouse.storage.files.listing_notes import files_of, note_files, noted_files
+from warehouse.storage.log import opening, writing
+from warehouse.storage.log.actions import VACUUM_BEGUN, VACUUMED, added_files, read_log
+from warehouse.storage.log.chain import UNKNOWN
+from warehouse.storage.log.commits import ATTEMPTS_OF_HOSTS, MAX_ATTEMPTS, naming_a_full_disk, retry_commit
+from warehouse.storage.log.table_log import COMMITS_PER_CHECKPOINT, TableLog
+from warehouse.storage.log.writing import RowsAside, Source
 from warehouse.storage.partitions import DataFile, check_iteration, check_partition, in_order, of_iterations, row_filter
-from warehouse.storage.remote_log import log_of
-from warehouse.storage.table_log import COMMITS_PER_CHECKPOINT, TableLog
-from warehouse.storage.writing import RowsAside, Source
+from warehouse.storage.remote.log import log_of
+from warehouse.storage.repair.integrity import raise_explained
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -206,7 +206,7 @@ class Warehouse:
         """The table as an Arrow dataset that reads only what a scan asks for. With `as_of` this is the right version, whole: row_filter
         keeps out the rows of later iterations. With `iterations` only their files are opened, and those of tombstones; a table without
         partitions is whole. `files` are those of a version, from who has listed them before. Rows come in the order of `read`."""
-        from warehouse.storage import checked_dataset
+        from warehouse.storage.files import checked_dataset
 
         spec = _known(table)
         if as_of is not None:
@@ -234,7 +234,7 @@ class Warehouse:
 
     def stored_dataset(self, table: str) -> pads.Dataset:
         """`dataset` of the newest version with the columns and types that are stored, whatever the catalogue says of them."""
-        from warehouse.storage import checked_dataset
+        from warehouse.storage.files import checked_dataset
 
         spec = _known(table)
         delta = self._open(spec, None)
@@ -264,7 +264,7 @@ class Warehouse:
         """Some columns of the rows of these files whose column `among[0]` has one of the values `among[1]`. Raises CorruptTable."""
         import pyarrow.compute as pc
 
-        from warehouse.storage import checked_dataset
+        from warehouse.storage.files import checked_dataset
 
         condition = pc.field(among[0]).isin(pa.array(sorted(among[1]), pa.string()))
         dataset = checked_dataset.of_files(self.folder(table), files, _known(table).schema, self._check(table))
@@ -539,7 +539,7 @@ class Warehouse:
             self.raise_explained(table, error)
 
     def raise_explained(self, table: str, error: Exception) -> NoReturn:
-        """Of a read of a table that failed: see integrity.py."""
+        """Of a read of a table that failed: see repair/integrity.py."""
         raise_explained(table, self.folder(table), self._open(_known(table), None), error, self._log(table).remote)
 
 

@@ -27,7 +27,7 @@ from annotation.recorder.store.store import Store
 from annotation.recordings.bundle import MAX_QUERY, SAMPLE_RATE_HZ, Box, Manifest, Result, Span
 from sandbox.http.guarding import SECURITY_HEADERS, with_headers
 from warehouse.core.errors import FlywheelError, RecordingRefused
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 PAGE = Path(__file__).with_name("review_page")
 FILES = {"review.js": "text/javascript", "timeline.js": "text/javascript", "review.css": "text/css"}

@@ -16,7 +16,7 @@ from annotation.recorder.screen.exclusions import fill
 from annotation.recorder.screen.text_reader import SeenWord
 from annotation.recordings.bundle import Box
 from annotation.recordings.redaction import Redactor
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 EDGE_PX = 2
 """Boxes are a little larger than what they hide."""

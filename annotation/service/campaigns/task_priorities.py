@@ -64,7 +64,7 @@ class TaskPriorityReader:
 
 def _read(home: Home, versions: Mapping[str, int]) -> TaskPriorities:
     from warehouse.evaluation.solve_rates import solve_rates
-    from warehouse.storage.query import connect
+    from warehouse.storage.sql.query import connect
     from warehouse.storage.tables import Warehouse
 
     there = {table: version for table, version in versions.items() if version >= 0}

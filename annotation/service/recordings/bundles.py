@@ -16,7 +16,7 @@ from annotation.recordings.bundle import Manifest, Part, Screen, SpeechPart, par
 from annotation.service.recordings.picture_check import Wanted
 from annotation.storage.parts import Parts
 from warehouse.core.errors import BadUpload, UnreadablePicture
-from warehouse.storage.pictures import check_size
+from warehouse.storage.screenshots.pictures import check_size
 
 MAX_RECORDING_PIXELS = 16 * 10**9
 """Of all pictures of a recording: 7,700 of full HD."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from warehouse.core.errors import UnreadablePicture
 from warehouse.core.identity import ID_HEX_DIGITS
 from warehouse.core.processes import die_with_parent
-from warehouse.storage import pictures
+from warehouse.storage.screenshots import pictures
 
 PNG_HEAD = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 PNG_TAIL = b"\x00\x00\x00\x00IEND\xaeB`\x82"

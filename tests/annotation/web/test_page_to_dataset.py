@@ -35,7 +35,7 @@ from tests.assets.people_parts import ITERATION, NEXT, materialize
 from warehouse.core.home import Home
 from warehouse.lineage.relations import STEP_SEPARATOR
 from warehouse.lineage.walk import trace
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

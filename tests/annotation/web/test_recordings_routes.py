@@ -37,7 +37,7 @@ from annotation.storage.schema import AuditEntry, Change, Recording
 from annotation.web.settings import WebSettings
 from tests.annotation.web.recording_parts import reviewed, uploaded
 from tests.annotation.web.web_parts import Site, site
-from warehouse.storage.pictures import check_size
+from warehouse.storage.screenshots.pictures import check_size
 
 PATH = "/api/v1/recordings"
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from warehouse.core.home import Home
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.notes import notes_folder, read_notes, write_notes
+from warehouse.storage.files.notes import notes_folder, read_notes, write_notes
 from warehouse.storage.partitions import DataFile
 
 FOLDER = "files"

@@ -1,5 +1,5 @@
 """How a version of a Delta table is opened: to be read, once its log was seen to be as its chain says, or to be committed to, alone at the
-head of its log. What is read and committed is tables.py's business.
+head of its log. What is read and committed is warehouse/storage/tables.py's business.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from warehouse.core.errors import CorruptTable, UnknownTable, WarehouseError
 from warehouse.storage.catalogue import Table
-from warehouse.storage.integrity import raise_explained
-from warehouse.storage.table_log import TableLog
-from warehouse.storage.writing import create
+from warehouse.storage.log.table_log import TableLog
+from warehouse.storage.log.writing import create
+from warehouse.storage.repair.integrity import raise_explained
 
 _AT_HEAD: dict[Path, tuple[str, DeltaTable]] = {}
 """Tables, by their folders, as this process has left them, and the link of the chain up to there: opening one again reads its log again."""

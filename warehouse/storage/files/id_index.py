@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.file_sql import stored_rows
-from warehouse.storage.notes import notes_folder, read_notes, write_notes
+from warehouse.storage.files.notes import notes_folder, read_notes, write_notes
 from warehouse.storage.partitions import DataFile
+from warehouse.storage.sql.file_sql import stored_rows
 from warehouse.storage.tables import Warehouse
 
 FOLDER = "ids"

@@ -13,14 +13,14 @@ from warehouse.core.durable import crc32, digest, make_folder, sync, sync_file
 from warehouse.core.errors import CheckpointError, ConfigError, CorruptTable
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.store import Store
-from warehouse.storage import remote_checkpoints
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.chain import UNKNOWN
-from warehouse.storage.data_files import check_file
-from warehouse.storage.log_actions import added_files, read_actions
-from warehouse.storage.remote import RemoteTable
-from warehouse.storage.remote_log import num_unlinked
-from warehouse.storage.table_log import TableLog
+from warehouse.storage.files.data_files import check_file
+from warehouse.storage.log.actions import added_files, read_actions
+from warehouse.storage.log.chain import UNKNOWN
+from warehouse.storage.log.table_log import TableLog
+from warehouse.storage.remote import checkpoints as remote_checkpoints
+from warehouse.storage.remote.log import num_unlinked
+from warehouse.storage.remote.table import RemoteTable
 from warehouse.storage.tables import Warehouse
 
 

@@ -21,12 +21,12 @@ from warehouse.core.durable import sync
 from warehouse.core.errors import CorruptTable
 from warehouse.core.home import atomic_write
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.chain import UNKNOWN, Record
-from warehouse.storage.integrity import data_damage
-from warehouse.storage.log_actions import commit_info, read_log
-from warehouse.storage.remote_log import log_of
-from warehouse.storage.stand_ins import lines, places, stand_ins
-from warehouse.storage.table_log import HINT, TableLog
+from warehouse.storage.log.actions import commit_info, read_log
+from warehouse.storage.log.chain import UNKNOWN, Record
+from warehouse.storage.log.table_log import HINT, TableLog
+from warehouse.storage.remote.log import log_of
+from warehouse.storage.repair.integrity import data_damage
+from warehouse.storage.repair.stand_ins import lines, places, stand_ins
 from warehouse.storage.tables import Warehouse
 
 _PLACE = re.compile(r"iteration=(\d{4})/stage=([^/]+)/")

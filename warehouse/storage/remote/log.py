@@ -1,4 +1,4 @@
-"""The log and the chain of a table in an object store (remote.py). All that table_log.py says of a table is true here of its copy.
+"""The log and the chain of a table in an object store (table.py). All that log/table_log.py says of a table is true here of its copy.
 
 What others have committed is taken into its chain first, once each commit was seen to follow those before it; what was committed here is
 in the chain once its log file is in the store, under a version that nobody else has taken. A log file of the copy that is not as the chain
@@ -23,11 +23,11 @@ from warehouse.core.durable import digest
 from warehouse.core.errors import ConfigError, CorruptTable, StoreUnreachable
 from warehouse.core.home import Home
 from warehouse.core.store import STORE_VARIABLE, Store
-from warehouse.storage.chain import Chain, Record
-from warehouse.storage.data_files import RESTORE_OBJECT
-from warehouse.storage.log_actions import AFTER, VACUUM_BEGUN, VACUUMED, added_files, commit_info, read_actions, read_log, removed_files
-from warehouse.storage.remote import RemoteTable
-from warehouse.storage.table_log import HINT, TableLog
+from warehouse.storage.files.data_files import RESTORE_OBJECT
+from warehouse.storage.log.actions import AFTER, VACUUM_BEGUN, VACUUMED, added_files, commit_info, read_actions, read_log, removed_files
+from warehouse.storage.log.chain import Chain, Record
+from warehouse.storage.log.table_log import HINT, TableLog
+from warehouse.storage.remote.table import RemoteTable
 
 _OWN_COMMITS = 3
 """How many commits one writer makes in a row, all of which say that they follow what was there before: columns, erasing, rows."""

@@ -1,5 +1,5 @@
 """How data files become a commit of a Delta table, and how rows that need not fit memory wait for it in a file. Which rows, and where, is
-tables.py's business, through which everybody writes.
+warehouse/storage/tables.py's business, through which everybody writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from warehouse.storage.catalogue import Table
-from warehouse.storage.data_files import Rows
+from warehouse.storage.files.data_files import Rows
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

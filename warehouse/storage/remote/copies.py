@@ -1,5 +1,5 @@
 """How much of an object store's data files a home keeps copies of: those used last, up to a size. Its checkpoints obey a limit of
-the same size (remote_checkpoints.py).
+the same size (checkpoints.py).
 
 A copy's time of access says when it was used, set by who uses it, since file systems do not keep it. What was used within IN_USE_S stays
 whatever the size: a reader may be at it.

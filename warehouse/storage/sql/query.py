@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from warehouse.core.errors import CorruptTable, QueryError, UnknownTable
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
-from warehouse.storage.file_sql import typed_rows
 from warehouse.storage.partitions import DataFile, check_iteration, of_iterations
+from warehouse.storage.sql.file_sql import typed_rows
+from warehouse.storage.sql.views import Connection
 from warehouse.storage.tables import Warehouse
-from warehouse.storage.views import Connection
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads

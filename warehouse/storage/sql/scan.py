@@ -10,8 +10,8 @@ from typing import Any
 
 import duckdb
 
-from warehouse.storage.file_sql import later_columns, stored_rows
-from warehouse.storage.query import MEMORY_LIMIT, connect
+from warehouse.storage.sql.file_sql import later_columns, stored_rows
+from warehouse.storage.sql.query import MEMORY_LIMIT, connect
 from warehouse.storage.tables import Warehouse
 
 

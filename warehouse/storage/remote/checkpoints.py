@@ -24,7 +24,7 @@ from warehouse.core.home import Home
 from warehouse.core.identity import file_digest
 from warehouse.core.locks import FileLock
 from warehouse.core.store import Store, at_once
-from warehouse.storage import copies
+from warehouse.storage.remote import copies
 
 MANIFEST = "manifest.json"
 _KNOWN_BY_SIZE = 64 * 2**20

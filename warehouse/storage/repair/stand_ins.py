@@ -20,9 +20,9 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.log_actions import added_files, commit_info, read_log
-from warehouse.storage.table_log import TableLog
-from warehouse.storage.writing import create
+from warehouse.storage.log.actions import added_files, commit_info, read_log
+from warehouse.storage.log.table_log import TableLog
+from warehouse.storage.log.writing import create
 
 Actions = list[dict[str, Any]]
 _ADDITIVE = ("ADD COLUMN", "VACUUM START", "VACUUM END", "REPAIR")

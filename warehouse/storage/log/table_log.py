@@ -1,5 +1,5 @@
 """The log of one Delta table and its chain: which version counts, whether the files behind it are as they were committed, and how a commit
-becomes one that counts. Rows are tables.py's business; tables in an object store are remote_log.py's.
+becomes one that counts. Rows are warehouse/storage/tables.py's business; tables in an object store are warehouse/storage/remote/log.py's.
 
 A commit is done once its data files, its log file, their folders and its record in the chain are on the disk; nobody reads it before. What
 lies in the log beyond the chain is of a writer that is at work or was killed, or was torn by a power cut. The next one to come settles it
@@ -24,10 +24,10 @@ from warehouse.core.durable import digest, make_folder, sync, sync_file
 from warehouse.core.errors import ConfigError, CorruptTable
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.locks import FileLock
-from warehouse.storage.chain import UNKNOWN, Chain, Record
-from warehouse.storage.data_files import check_file
-from warehouse.storage.log_actions import AFTER, VACUUM_BEGUN, added_files, commit_info, read_log
-from warehouse.storage.remote import RemoteTable
+from warehouse.storage.files.data_files import check_file
+from warehouse.storage.log.actions import AFTER, VACUUM_BEGUN, added_files, commit_info, read_log
+from warehouse.storage.log.chain import UNKNOWN, Chain, Record
+from warehouse.storage.remote.table import RemoteTable
 
 COMMITS_PER_CHECKPOINT = 100
 HINT = "_last_checkpoint"

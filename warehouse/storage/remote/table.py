@@ -2,7 +2,7 @@
 the data files that were read or written here, and readers read only that. What is there is checked as files of the disk are.
 
 A commit is made in the copy and counts once its log file is put in the store, where none of that version may be yet: the data files that it
-adds are there by then. See remote_log.py.
+adds are there by then. See log.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from zlib import crc32
 
 from warehouse.core.errors import CorruptTable
 from warehouse.core.store import RangedObject, Store, at_once
-from warehouse.storage.copies import note_use, prune_now_and_then
-from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
+from warehouse.storage.files.data_files import RESTORE_OBJECT, check_file, checksum_in
+from warehouse.storage.remote.copies import note_use, prune_now_and_then
 
 _UNLINKED = "unlinked"
 _UPLOADED: set[str] = set()

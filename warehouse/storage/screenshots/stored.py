@@ -8,8 +8,8 @@ from typing import NamedTuple
 import duckdb
 
 from warehouse.reporting.screens import check_screenshot
-from warehouse.storage.file_sql import stored_rows
-from warehouse.storage.id_index import IdIndex
+from warehouse.storage.files.id_index import IdIndex
+from warehouse.storage.sql.file_sql import stored_rows
 from warehouse.storage.tables import Warehouse
 
 

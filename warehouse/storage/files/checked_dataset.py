@@ -14,7 +14,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
-from warehouse.storage.data_files import CheckFiles
+from warehouse.storage.files.data_files import CheckFiles
 from warehouse.storage.partitions import DataFile
 
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE
 from warehouse.storage.partitions import DataFile
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from warehouse.core.errors import CorruptTable
-from warehouse.storage.data_files import RESTORE, RESTORE_OBJECT, check_file
-from warehouse.storage.remote import RemoteTable
+from warehouse.storage.files.data_files import RESTORE, RESTORE_OBJECT, check_file
+from warehouse.storage.remote.table import RemoteTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def raise_explained(table: str, folder: Path, delta: DeltaTable | None, error: E
 
 
 def _log_damage(log: Path) -> list[Damage]:
-    """By the log alone, for tables without a chain: a gap, or a file that is not a log. Tables with a chain are checked in table_log.py."""
+    """By the log alone, for tables without a chain: a gap, or a file that is not a log. Where there is a chain, log/table_log.py checks."""
     versions = sorted(int(path.stem) for path in log.glob("[0-9]*.json"))
     for version in range(versions[-1] + 1 if versions else 0):
         path = log / f"{version:020d}.json"

@@ -8,8 +8,8 @@ from deltalake import CommitProperties
 from deltalake.exceptions import DeltaError
 
 from warehouse.core.errors import UnknownTable
-from warehouse.storage.commits import retry_commit
-from warehouse.storage.log_actions import VACUUM_BEGUN, VACUUMED
+from warehouse.storage.log.actions import VACUUM_BEGUN, VACUUMED
+from warehouse.storage.log.commits import retry_commit
 from warehouse.storage.tables import Warehouse
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warehouse.storage.query import connect
+from warehouse.storage.sql.query import connect
 from warehouse.storage.tables import Warehouse
 
 _LOST = """
