@@ -71,7 +71,7 @@ class OpenHome:
     def compare(self, first: str, second: str, *, split: str = REPORTED_SPLIT, tasks: tuple[str, ...] = ()) -> pa.Table:
         """What the second policy gains on instances that both have played: a row for all, each domain and each task. Policies are ids,
         ITERATION/STAGE or `released`. Raises ConfigError where they have none in common, with the command that plays them."""
-        from pipelines.cli.compare import compared, plain, two_policies
+        from pipelines.cli.policies.compare import compared, plain, two_policies
 
         both = two_policies(self._warehouse, first, second, split)
         command = f"flywheel compare {first} {second} --split {split} --home {self.home.root}"

@@ -1,4 +1,5 @@
-"""Running an annotation server: the application behind a socket. What it is made of is the caller's (pipelines/cli/annotate.py)."""
+"""Running an annotation server: the application behind a socket. What it is made of is the caller's
+(pipelines/cli/annotate/commands.py)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from agent.episode.episode import Episode
 from assets.requests import StageResult
-from pipelines.cli.verify import verify
+from pipelines.cli.data.verify import verify
 from pipelines.orchestration.finished_work import find_loss
 from pipelines.orchestration.work_folder import RESULT
 from warehouse.core.errors import FlywheelError, UnknownTable

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from pipelines.adopting.profile import newest_release, write_profile
-from pipelines.cli.run import run_until
+from pipelines.cli.runs.run import run_until
 from sandbox.adopting.adopt import note, read_summary
 from sandbox.adopting.records import Folder, Site, TaskSet
 from sandbox.adopting.source import TASKS

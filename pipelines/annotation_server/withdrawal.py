@@ -12,7 +12,7 @@ from annotation.service.recordings.recordings import Recordings
 from annotation.storage import accounts, recordings, withdrawals
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
-from pipelines.cli.annotate_options import opened_if_there
+from pipelines.cli.annotate.options import opened_if_there
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.datasets import erasing_episodes

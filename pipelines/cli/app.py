@@ -22,30 +22,30 @@ from warehouse.core.machine import check_address_space, refusal
 FIRST = ("run", "ui", "status", "eval")
 """In the list of all, before the others."""
 COMMANDS = {
-    **dict.fromkeys(("sql", "lineage"), "pipelines.cli.tables"),
-    **dict.fromkeys(("explain", "reroute"), "pipelines.cli.explain"),
-    "verdict": "pipelines.cli.verdict",
-    **dict.fromkeys(("export", "replay", "withdraw", "restore"), "pipelines.cli.tables"),
-    "forget": "pipelines.cli.forget",
-    "adopt": "pipelines.cli.adopt",
-    "compare": "pipelines.cli.compare",
-    "alert": "pipelines.cli.alert",
-    "blame": "pipelines.cli.blame",
-    "merge": "pipelines.cli.merge",
+    **dict.fromkeys(("sql", "lineage"), "pipelines.cli.data.tables"),
+    **dict.fromkeys(("explain", "reroute"), "pipelines.cli.data.explain"),
+    "verdict": "pipelines.cli.data.verdict",
+    **dict.fromkeys(("export", "replay", "withdraw", "restore"), "pipelines.cli.data.tables"),
+    "forget": "pipelines.cli.data.forget",
+    "adopt": "pipelines.cli.tasks.adopt",
+    "compare": "pipelines.cli.policies.compare",
+    "alert": "pipelines.cli.runs.alert",
+    "blame": "pipelines.cli.policies.blame",
+    "merge": "pipelines.cli.policies.merge",
     **dict.fromkeys(("init", "check"), "pipelines.cli.plugins"),
 }
 """`flywheel NAME` → the module that has a function of that name."""
 GROUPS = {
-    "sandbox": "pipelines.cli.sandbox:sandbox",
-    "plan": "pipelines.cli.plan:plan",
-    "policy": "pipelines.cli.policy:policy",
-    "gateway": "pipelines.cli.gateway:gateway",
-    "release": "pipelines.cli.release:release",
-    "import": "pipelines.cli.imports:imports",
-    "tasks": "pipelines.cli.tasks:tasks",
-    "annotate": "pipelines.cli.annotate:annotate",
-    "record": "pipelines.cli.record:record",
-    "store": "pipelines.cli.store:store",
+    "sandbox": "pipelines.cli.tasks.sandbox:sandbox",
+    "plan": "pipelines.cli.runs.plan:plan",
+    "policy": "pipelines.cli.policies.policy:policy",
+    "gateway": "pipelines.cli.policies.gateway:gateway",
+    "release": "pipelines.cli.policies.release:release",
+    "import": "pipelines.cli.data.imports:imports",
+    "tasks": "pipelines.cli.tasks.tasks:tasks",
+    "annotate": "pipelines.cli.annotate.commands:annotate",
+    "record": "pipelines.cli.record.commands:record",
+    "store": "pipelines.cli.data.store:store",
 }
 """`flywheel NAME …` → where its commands are."""
 
@@ -109,8 +109,8 @@ def run(
         sys.exit(plan_run(place, *profile_of(place, profile, set_), iterations, console, as_json=as_json))
     if as_json:
         raise ConfigError("--json goes with --dry-run: `flywheel status --json` reports what a run made")
-    from pipelines.cli.run import run_until
-    from pipelines.cli.status import lineage_hint, read_status, success_table
+    from pipelines.cli.runs.run import run_until
+    from pipelines.cli.runs.status import lineage_hint, read_status, success_table
     from pipelines.reporting.build import build_report
 
     place = home_of(home)
@@ -133,7 +133,7 @@ def ui(
     home: HomeOption = None,
 ) -> None:
     """Start Dagster, and the Prefect server it needs, on loopback."""
-    from pipelines.cli.ui import serve
+    from pipelines.cli.runs.ui import serve
 
     place = home_of(home)
     sys.exit(serve(place, port, *profile_of(place, profile, set_), console))
@@ -146,7 +146,7 @@ def status(
     home: HomeOption = None,
 ) -> None:
     """Iterations, stages, artefact ids, success with counts and intervals."""
-    from pipelines.cli.status import print_status, read_status
+    from pipelines.cli.runs.status import print_status, read_status
 
     found = read_status(warehouse_of(made_home(home)))
     if as_json:
@@ -217,7 +217,7 @@ def verify(
     home: HomeOption = None,
 ) -> None:
     """Read all tables, pictures and checkpoints, and compare every byte with what was committed. Exit status 1 where something differs."""
-    from pipelines.cli.verify import verify as verify_home
+    from pipelines.cli.data.verify import verify as verify_home
 
     sys.exit(verify_home(warehouse_of(made_home(home)), console, all_versions=all_versions, as_json=as_json))
 
@@ -232,7 +232,7 @@ def doctor(
 ) -> None:
     """Check every part this machine needs, and say how to fix what is missing."""
     if repair:
-        from pipelines.cli.verify import repair_alone
+        from pipelines.cli.data.verify import repair_alone
 
         def ask(question: str) -> None:
             if not yes:

@@ -18,7 +18,7 @@ from agent.gateway.episodes import groups_of
 from agent.gateway.log import GatewayLog, folder_of, has_log
 from models.rl.offline_fit import FIT_FILE, PRETRAINED, OfflineFit
 from models.rl.rollout_log import BATCHES_FILE, BatchLine, RolloutLog
-from pipelines.cli.queries import installed_sources
+from pipelines.cli.data.queries import installed_sources
 from warehouse.core.durable import sync
 from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from agent.gateway.log import is_written
 from pipelines.annotation_server.withdrawal import erase_withdrawn
-from pipelines.cli.annotate_options import opened_if_there, server_of
+from pipelines.cli.annotate.options import opened_if_there, server_of
 from pipelines.cli.terminal import counted
 from pipelines.forgetting import files, journal
 from pipelines.forgetting.dagster_events import take_out_screens

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
-from pipelines.cli.annotate_options import opened_if_there
+from pipelines.cli.annotate.options import opened_if_there
 from warehouse.core.errors import ConfigError, FlywheelError, UnknownId, UnknownSubject
 from warehouse.core.identity import content_id
 from warehouse.core.stages import GENERAL_STAGE, IMPORT_STAGES, IMPORTED_STAGE, MANUALS_STAGE, SEED_ITERATION

@@ -41,7 +41,7 @@ def iteration() -> dg.JobDefinition:
 LAST_WORDS = "FLYWHEEL_LAST_WORDS"
 """Variable with a descriptor of a pipe: what ends a run by name is written there too, as a full disk takes no log."""
 CODE_LOCATION, REPOSITORY = "pipelines.definitions", "__repository__"
-"""As `dagster dev -m pipelines.definitions` (pipelines/cli/ui.py) names them."""
+"""As `dagster dev -m pipelines.definitions` (pipelines/cli/runs/ui.py) names them."""
 JOBS = {"seed_iteration": seed_iteration, "iteration": iteration}
 
 

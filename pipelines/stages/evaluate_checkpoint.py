@@ -19,7 +19,7 @@ from agent.policy.policy import Policy
 from assets.profile import Profile
 from models.checkpoints.importing import with_card
 from pipelines import profiles
-from pipelines.cli.queries import checkpoint_folder
+from pipelines.cli.data.queries import checkpoint_folder
 from pipelines.stages.context import profile_tasks
 from pipelines.stages.engines import open_engine
 from pipelines.stages.evaluate import greedy_requests, task_counts

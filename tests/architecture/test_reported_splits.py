@@ -26,7 +26,7 @@ MAY_NAME = {
     "sandbox/adopting/source.py": "says which of an adopted site's tasks are of which split",
     "pipelines/adopting/training.py": "refuses to train on a site that leaves nothing to evaluate and report on",
     "pipelines/adopting/report.py": "has the part `report` of `flywheel adopt`, which is not the split",
-    "pipelines/cli/adopt.py": "the same",
+    "pipelines/cli/tasks/adopt.py": "the same",
     "sandbox/tasks/web_apps/apps.py": "has an application with a table `report`, which is not the split",
     "sandbox/tasks/supply_page.py": "shows instances to people, and none of what is only reported",
     "agent/judging/reports.py": "measures judges on the part that chose nothing",

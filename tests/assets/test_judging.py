@@ -21,7 +21,7 @@ from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.routing import routing, verdicts
 from models.checkpoints.checkpoint import read_card
 from pipelines import profiles
-from pipelines.cli.verdict import add_human_verdict
+from pipelines.cli.data.verdict import add_human_verdict
 from pipelines.reporting.build import build_iteration
 from pipelines.stages.__main__ import WORKERS
 from pipelines.stages.context import WorkerContext

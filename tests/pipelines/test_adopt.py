@@ -11,8 +11,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from pipelines.adopting.making import make_tasks
-from pipelines.cli import adopt
 from pipelines.cli.app import app
+from pipelines.cli.tasks import adopt
 from sandbox.adopting.adopt import CANDIDATES, PROOFS, Candidates
 from sandbox.adopting.records import AdoptedTask, AnswerCheck, Folder, Locator, Proof, Site, Step, TaskSet
 from sandbox.adopting.source import split_of

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from pipelines.cli import app as cli
-from pipelines.cli import tables as table_commands
+from pipelines.cli.data import tables as table_commands
 from pipelines.orchestration.instance import prepare
 from pipelines.orchestration.iteration_lock import lock_path
 from sandbox.browser.chromium import find_chromium

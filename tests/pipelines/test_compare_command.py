@@ -21,7 +21,7 @@ from agent.policy.action_source import OracleActionSource
 from agent.prompts.prompt import PromptBuilder
 from models.checkpoints.checkpoint import save
 from pipelines.cli.app import app
-from pipelines.cli.compare import shown_name, two_policies
+from pipelines.cli.policies.compare import shown_name, two_policies
 from sandbox.browser.chromium import find_chromium
 from sandbox.pool.pool import SessionPool
 from sandbox.tasks.miniwob.source import load_tasks

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli.app import app
-from pipelines.cli.explain import with_rules
+from pipelines.cli.data.explain import with_rules
 from tests.warehouse.test_explain import judged as judged_once
 from tests.warehouse.test_explain import warehouse as routed
 from warehouse.core.errors import ConfigError, IterationLocked

@@ -43,7 +43,7 @@ from assets.resources import StageRunner
 from models.http import replica
 from models.http.config import HttpEngineConfig
 from models.rl import rollouts
-from pipelines.cli import run as run_command
+from pipelines.cli.runs import run as run_command
 from pipelines.cluster.sessions import collecting
 from pipelines.orchestration import prefect_server
 from pipelines.orchestration.executor import LAUNCH_TAG

@@ -27,7 +27,7 @@ from models.families.registry import load_codec
 from models.gateway.serve import Address
 from models.supervised.training_set import encode_samples
 from pipelines.cli.app import app
-from pipelines.cli.gateway import UPSTREAM_TOKEN, project_tokens
+from pipelines.cli.policies.gateway import UPSTREAM_TOKEN, project_tokens
 from pipelines.stages.supervised import DatasetSamples
 from tests.models.conftest import small_model
 from tests.models.gateways import PROJECTS, asked, gateway, user

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from models.judges.judge import Case
-from pipelines.cli.verdict import add_human_verdict
+from pipelines.cli.data.verdict import add_human_verdict
 from pipelines.importing.outcomes import outcomes_of
 from pipelines.importing.rows import Rows
 from pipelines.importing.trajectories import Entry

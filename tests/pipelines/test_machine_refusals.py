@@ -19,7 +19,7 @@ from rich.console import Console
 
 from assets.failures import RETRY, retried
 from assets.requests import InitialiseRequest
-from pipelines.cli.run import _launch_until_done
+from pipelines.cli.runs.run import _launch_until_done
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.run_failures import failure_of
 from pipelines.orchestration.run_process import LAST_WORDS

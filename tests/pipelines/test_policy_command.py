@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli.app import app
-from pipelines.cli.policy import TOKEN_VARIABLE, server_token, weight_roots
+from pipelines.cli.policies.policy import TOKEN_VARIABLE, server_token, weight_roots
 from warehouse.core.errors import CheckpointError, ConfigError
 from warehouse.core.home import Home
 

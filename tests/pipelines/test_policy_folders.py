@@ -13,7 +13,7 @@ from models.checkpoints.checkpoint import read_card, save
 from models.checkpoints.importing import assumed, with_card
 from models.server.backend import ServedEngine
 from pipelines.cli.app import app
-from pipelines.cli.queries import checkpoint_folder
+from pipelines.cli.data.queries import checkpoint_folder
 from tests.models.conftest import small_model
 from tests.models.policy_servers import our_server
 from tests.models.served_models import TOOLS, small_chat_model

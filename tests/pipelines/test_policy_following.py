@@ -29,7 +29,7 @@ from models.engine.settings import EngineSettings
 from models.http.engine import HttpEngine
 from models.server.settings import ServerSettings
 from pipelines.cli.app import app
-from pipelines.cli.policy import TOKEN_VARIABLE
+from pipelines.cli.policies.policy import TOKEN_VARIABLE
 from pipelines.policy_server import following
 from pipelines.policy_server.following import Follower, Live, ServersElsewhere, find_live
 from tests.models.conftest import small_model

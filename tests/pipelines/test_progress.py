@@ -14,7 +14,7 @@ import dagster as dg
 import pytest
 from rich.console import Console
 
-from pipelines.cli.live import Display
+from pipelines.cli.runs.live import Display
 from pipelines.orchestration import progress
 from pipelines.orchestration.executor import LAUNCH_TAG
 from pipelines.orchestration.progress import Progress, Snapshot, read

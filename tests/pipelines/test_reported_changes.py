@@ -12,7 +12,7 @@ from rich.console import Console
 from assets.handoff import DATA_VERSION, INPUT, open_iteration
 from assets.stage_assets import ROW_COUNT
 from models.checkpoints import checkpoint
-from pipelines.cli.merge import merge
+from pipelines.cli.policies.merge import merge
 from pipelines.orchestration import reported_changes
 from pipelines.orchestration.reported_changes import CHANGED_BY, MERGED, OBSERVED_BY, reported
 from tests.models.merge_helpers import write_family

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from pipelines.cli.options import command_in
-from pipelines.cli.status import NEWEST, print_status, read_status
+from pipelines.cli.runs.status import NEWEST, print_status, read_status
 from pipelines.orchestration.iteration_lock import driver_path
 from pipelines.orchestration.progress import Progress
 from sandbox.tasks.games.source import load_tasks as games

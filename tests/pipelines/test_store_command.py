@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from benchmarks.common.object_store import Server
 from pipelines.cli.app import app
+from pipelines.cli.data.verify import repair_alone, verify
 from pipelines.cli.doctor import check_store
-from pipelines.cli.verify import repair_alone, verify
 from tests.warehouse.conftest import Make
 from warehouse.core.errors import ConfigError, CorruptTable
 from warehouse.core.home import Home

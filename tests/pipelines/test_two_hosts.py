@@ -19,7 +19,7 @@ from assets.stage_assets import CONCURRENCY_POOL
 from benchmarks.common import postgres
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from benchmarks.common.object_store import BUCKET, an_object_store
-from pipelines.cli.run import run_until
+from pipelines.cli.runs.run import run_until
 from pipelines.orchestration.instance import POSTGRES_VARIABLE, open_instance
 from pipelines.orchestration.iteration_lock import IterationLock, driver_path, lock_path
 from pipelines.orchestration.living_runs import living_runs

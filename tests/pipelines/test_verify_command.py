@@ -13,7 +13,7 @@ from rich.console import Console
 from typer import Abort
 
 from assets.requests import StageResult
-from pipelines.cli.verify import repair_alone, verify
+from pipelines.cli.data.verify import repair_alone, verify
 from pipelines.orchestration.finished_work import commits_of, iterations_to_repeat
 from pipelines.orchestration.work_folder import RESULT, work_folder
 from tests.warehouse.conftest import Make

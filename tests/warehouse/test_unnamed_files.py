@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipelines.cli.verify import verify
+from pipelines.cli.data.verify import verify
 from tests.warehouse.conftest import Make
 from tests.warehouse.test_remote_tables import _data_files, _hosts, _start
 from warehouse.core.errors import ConfigError

@@ -21,8 +21,8 @@ from annotation.recordings.bundle import TaskQuery
 from annotation.recordings.consent import TEXT
 from annotation.recordings.redaction import Redactor, redacted_task
 from pipelines.annotation_server import address as annotation_address
-from pipelines.cli import record_sessions
 from pipelines.cli.app import app
+from pipelines.cli.record import sessions as record_sessions
 from warehouse.core.errors import AccessDenied, ConfigError, RecorderUnavailable, RecordingLocked, RecordingRefused, UploadFailed
 from warehouse.core.home import Home
 

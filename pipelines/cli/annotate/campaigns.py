@@ -12,7 +12,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 from rich.markup import escape
 
-from pipelines.cli.annotate_options import DatabaseOption, opened, server_of
+from pipelines.cli.annotate.options import DatabaseOption, opened, server_of
 from pipelines.cli.options import HomeOption, console, home_of
 from pipelines.cli.terminal import print_rows
 from warehouse.core.errors import ConfigError

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from pipelines.cli.annotate_options import DatabaseOption, opened, server_of
+from pipelines.cli.annotate.options import DatabaseOption, opened, server_of
 from pipelines.cli.options import HomeOption, console, home_of
 from warehouse.core.errors import ConfigError
 

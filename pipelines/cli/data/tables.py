@@ -20,7 +20,7 @@ def sql(
     home: HomeOption = None,
 ) -> None:
     """Query every table with DuckDB, now or as of an iteration."""
-    from pipelines.cli.queries import run_query
+    from pipelines.cli.data.queries import run_query
 
     run_query(warehouse_of(made_home(home)), query, as_of, as_json, console)
 
@@ -42,7 +42,7 @@ def lineage(
     home: HomeOption = None,
 ) -> None:
     """From a checkpoint to each sample, episode, step and task behind it, or forward again."""
-    from pipelines.cli.queries import show_lineage
+    from pipelines.cli.data.queries import show_lineage
 
     warehouse = warehouse_of(made_home(home))
     show_lineage(warehouse, identity, direction, depth, svg, mermaid, console, show_all=show_all, as_json=as_json)
@@ -56,7 +56,7 @@ def export(
     home: HomeOption = None,
 ) -> None:
     """Write samples for TRL, LLaMA-Factory or ShareGPT readers or as Parquet, or every table as one DuckDB file."""
-    from pipelines.cli.queries import export_data
+    from pipelines.cli.data.queries import export_data
 
     export_data(warehouse_of(made_home(home)), output, format_, dataset, as_of, console)
 
@@ -102,7 +102,7 @@ def withdraw(
     `flywheel annotate withdraw`, or a page, took back. Checkpoints that have learned from them stay as they are:
     `flywheel lineage ID --direction down` names them. Neither can be undone.
     """
-    from pipelines.cli.queries import withdraw_rows
+    from pipelines.cli.data.queries import withdraw_rows
     from pipelines.orchestration.reported_changes import reported
 
     def ask(num_rows: int, num_recordings: int) -> None:
@@ -121,7 +121,7 @@ def restore(
     home: HomeOption = None,
 ) -> None:
     """Restore a table to an older version, stored as a new version: for rows that something else has damaged."""
-    from pipelines.cli.queries import restore_table
+    from pipelines.cli.data.queries import restore_table
     from pipelines.orchestration.reported_changes import reported
 
     warehouse = warehouse_of(made_home(home))

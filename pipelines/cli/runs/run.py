@@ -23,7 +23,7 @@ from rich.markup import escape
 
 from assets.profile import Profile
 from pipelines import profiles
-from pipelines.cli.live import Display
+from pipelines.cli.runs.live import Display
 from pipelines.orchestration import kept_profile, prefect_server
 from pipelines.orchestration.finished_work import iterations_to_repeat, mark_repeated
 from pipelines.orchestration.instance import check_disk_space, open_instance

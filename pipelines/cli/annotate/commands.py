@@ -1,5 +1,5 @@
 """`flywheel annotate …`: people who correct the policy in live environments. The server is annotation/web, put together in
-pipelines/annotation_server/server.py; campaigns are annotate_campaigns.py's."""
+pipelines/annotation_server/server.py; campaigns.py has the commands of campaigns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table as RichTable
 
-from pipelines.cli.annotate_campaigns import campaign
-from pipelines.cli.annotate_options import DatabaseOption, opened, server_of, url_of, with_accounts
-from pipelines.cli.annotate_recordings import list_recordings
-from pipelines.cli.annotate_runs import list_runs
+from pipelines.cli.annotate.campaigns import campaign
+from pipelines.cli.annotate.options import DatabaseOption, opened, server_of, url_of, with_accounts
+from pipelines.cli.annotate.recordings import list_recordings
+from pipelines.cli.annotate.runs import list_runs
 from pipelines.cli.options import HomeOption, ProfileOption, SetOption, console, home_of, profile_of
 from warehouse.core.errors import ConfigError
 

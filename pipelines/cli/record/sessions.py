@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from pipelines.cli.options import HomeOption, console
-from pipelines.cli.record_options import (
+from pipelines.cli.record.options import (
     ApplicationsOption,
     EncryptOption,
     EnvironmentOption,

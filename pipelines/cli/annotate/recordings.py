@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from pipelines.cli.annotate_options import DatabaseOption, opened, server_of
+from pipelines.cli.annotate.options import DatabaseOption, opened, server_of
 from pipelines.cli.options import HomeOption, console, home_of
 from pipelines.cli.terminal import counted, print_rows
 from warehouse.core.errors import ConfigError

@@ -140,7 +140,7 @@ def live_release(warehouse: Warehouse, checkpoint: str | None, weights_root: lis
 
 def named_checkpoint(warehouse: Warehouse, checkpoint: str | None) -> Served:
     """Raises ConfigError where none is named, CheckpointError where there is none of that name."""
-    from pipelines.cli.queries import checkpoint_folder
+    from pipelines.cli.data.queries import checkpoint_folder
 
     if checkpoint is None:
         raise ConfigError("name a checkpoint, e.g. `released`, or give --follow")

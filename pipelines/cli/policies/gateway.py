@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from models.engine.settings import EngineSettings
 from pipelines.cli.options import console
-from pipelines.cli.policy import QuantisationOption
+from pipelines.cli.policies.policy import QuantisationOption
 from sandbox.http.tokens import own_token, read_tokens
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
@@ -185,7 +185,7 @@ class Opener:
     @asynccontextmanager
     async def _checkpoint(self, name: str) -> AsyncIterator[Address]:
         from models.gateway.served import served_checkpoint
-        from pipelines.cli.queries import checkpoint_folder
+        from pipelines.cli.data.queries import checkpoint_folder
         from warehouse.storage.tables import Warehouse
 
         folder = checkpoint_folder(Warehouse(self._home), name)

@@ -45,7 +45,7 @@ def merge(
     config = merge_config(method=method, density=density, scale=scale, normalize=normalize, seed=seed, fused=fused)
 
     def find(name: str) -> Path:
-        from pipelines.cli.queries import checkpoint_folder
+        from pipelines.cli.data.queries import checkpoint_folder
 
         return checkpoint_folder(warehouse_of(home_of(home)), name)
 

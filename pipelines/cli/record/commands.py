@@ -1,5 +1,5 @@
 """`flywheel record …`: record your own work on your own machine, review it, upload it. The recorder is annotation/recorder;
-recordings are made in record_sessions.py.
+recordings are made in sessions.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from pipelines.cli import record_sessions
 from pipelines.cli.options import HomeOption, console, home_of
-from pipelines.cli.record_options import NameArgument, opened, print_paragraphs, root_of
+from pipelines.cli.record import sessions as record_sessions
+from pipelines.cli.record.options import NameArgument, opened, print_paragraphs, root_of
 from warehouse.core.errors import ConfigError
 
 KEY_VARIABLE = "FLYWHEEL_REFINE_KEY"

@@ -1,0 +1,1 @@
+"""Commands that read the tables of a home, change them, or bring data in."""

@@ -1,0 +1,1 @@
+"""Commands about tasks and the sandboxes in which they are played."""
