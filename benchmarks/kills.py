@@ -43,8 +43,8 @@ from benchmarks.common.process import left_after, processes_of
 from benchmarks.common.provenance import ROOT, provenance
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.jobs import completed
-from pipelines.orchestration.progress import working
-from pipelines.orchestration.work_folder import RESULT, work_folder
+from pipelines.orchestration.work.folder import RESULT, work_folder
+from pipelines.orchestration.work.progress import working
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.storage.catalogue import TABLES
@@ -78,7 +78,7 @@ ONCE = {
 """What nothing may be in twice: queries that list what is."""
 ROLES = (
     ("the worker", "pipelines.stages"),
-    ("the run", "pipelines.orchestration.run_process"),
+    ("the run", "pipelines.orchestration.runs.process"),
     ("the command", "pipelines.cli"),
     ("Prefect", "prefect_app"),
     ("a browser's process", "--type="),

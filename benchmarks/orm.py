@@ -46,7 +46,7 @@ from models.engine.choice import EngineChoice
 from models.engine.embedded import EmbeddedEngine
 from models.judges.judge import Case
 from pipelines import profiles
-from pipelines.orchestration.stage_runner import PipesStageRunner
+from pipelines.orchestration.work.stage_runner import PipesStageRunner
 from pipelines.stages.context import requests_for
 from pipelines.stages.judge import open_orm
 from pipelines.stages.sandboxes import open_collector

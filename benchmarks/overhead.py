@@ -21,8 +21,8 @@ from rich.table import Table
 
 from assets.requests import StageResult
 from benchmarks.common.homes import launches
-from pipelines.orchestration.executor import LAUNCHED_TAG
 from pipelines.orchestration.instance import open_instance
+from pipelines.orchestration.runs.executor import LAUNCHED_TAG
 from warehouse.core.home import Home, atomic_write
 
 HOME = Path(".bench/iterations/quickstart-0")

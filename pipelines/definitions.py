@@ -28,13 +28,14 @@ from assets import (
 )
 from assets.resources import WarehouseResource
 from pipelines import profiles
-from pipelines.orchestration import imported_logs, run_profile
-from pipelines.orchestration.executor import home_executor
-from pipelines.orchestration.freshness import with_policies
+from pipelines.orchestration import imported_logs
+from pipelines.orchestration.alerts.freshness import with_policies
 from pipelines.orchestration.jobs import JOBS
+from pipelines.orchestration.runs import profile as run_profile
+from pipelines.orchestration.runs.executor import home_executor
 from pipelines.orchestration.schedules import build_schedules
 from pipelines.orchestration.sensors import build_sensors
-from pipelines.orchestration.stage_runner import PipesStageRunner
+from pipelines.orchestration.work.stage_runner import PipesStageRunner
 from warehouse.core.home import Home
 from warehouse.core.stages import joint_name
 

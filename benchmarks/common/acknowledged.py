@@ -17,8 +17,8 @@ from rich.console import Console
 from agent.episode.episode import Episode
 from assets.requests import StageResult
 from pipelines.cli.data.verify import verify
-from pipelines.orchestration.finished_work import find_loss
-from pipelines.orchestration.work_folder import RESULT
+from pipelines.orchestration.work.finished_work import find_loss
+from pipelines.orchestration.work.folder import RESULT
 from warehouse.core.errors import FlywheelError, UnknownTable
 from warehouse.core.home import Home
 from warehouse.storage.catalogue import TABLES

@@ -13,7 +13,7 @@ import yaml
 
 from assets.profile import Profile
 from pipelines import profiles
-from pipelines.orchestration import kept_profile
+from pipelines.orchestration.runs import kept_profile
 from sandbox.adopting.records import Folder, Site, TaskSet
 from sandbox.adopting.source import PLUGIN, TASKS
 from sandbox.tasks.task import Split

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 from pipelines import profiles
 from pipelines.adopting.training import own_home
-from pipelines.orchestration import kept_profile
+from pipelines.orchestration.runs import kept_profile
 from pipelines.replay.page import write_page
 from pipelines.replay.side_by_side import build_page
 from pipelines.reporting.build import build_report

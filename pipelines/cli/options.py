@@ -87,7 +87,7 @@ def command_in(home: Path, command: str) -> str:
 
 def profile_of(home: Home, given: str | None, set_: list[str] | None) -> tuple[str, dict[str, Any]]:
     """The profile that a command means, and the changes to it. Raises ConfigError."""
-    from pipelines.orchestration.kept_profile import chosen
+    from pipelines.orchestration.runs.kept_profile import chosen
 
     return chosen(home, given, overrides(set_))
 

@@ -20,7 +20,7 @@ import dagster as dg
 
 from assets.execution_settings import RunnerSettings
 from pipelines.cluster.connection import import_ray
-from pipelines.orchestration.work_folder import worker_command
+from pipelines.orchestration.work.folder import worker_command
 from warehouse.core.errors import ConfigError, ServerUnreachable, StageFailed, missing_extra
 from warehouse.core.home import atomic_write
 from warehouse.core.plugins import VARIABLES

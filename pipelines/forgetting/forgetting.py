@@ -27,7 +27,7 @@ from pipelines.forgetting.dagster_events import take_out_screens
 from pipelines.forgetting.journal import Journal
 from pipelines.forgetting.subjects import Given, Subject, given_by
 from pipelines.orchestration.instance import check_named
-from pipelines.orchestration.iteration_lock import IterationLock, driver_path, lock_path
+from pipelines.orchestration.runs.iteration_lock import IterationLock, driver_path, lock_path
 from warehouse.core.errors import IterationLocked, NotNow
 from warehouse.core.home import Home
 from warehouse.core.locks import LOOKED_AT_S, FileLock

@@ -1,3 +1,3 @@
-"""How stages are run: Dagster's jobs, schedules, sensors, executor and instance, Prefect's server and collection flow, the folder of a
-stage's work, and the processes in between.
+"""How stages are run by Dagster and Prefect. Here: the Dagster instance, its jobs, schedules and sensors, and what a change of the tables
+reports to it. In folders: runs, the work of a stage, the programs that run beside them, and alerts.
 """

@@ -21,7 +21,7 @@ from assets.stage_assets import CONCURRENCY_POOL, OWNERS
 from pipelines.importing.demonstrations import import_demonstration_files
 from pipelines.importing.report import Report
 from pipelines.importing.rows import DemonstrationSettings, settings_of
-from pipelines.orchestration.living_runs import living_runs
+from pipelines.orchestration.runs.living_runs import living_runs
 from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 

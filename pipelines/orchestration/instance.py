@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CONFIG = "dagster.yaml"
 POSTGRES_VARIABLE = "FLYWHEEL_POSTGRES_URL"
 DRIVER = "postgresql+psycopg2"
-LAUNCHER = "pipelines.orchestration.run_launcher"
+LAUNCHER = "pipelines.orchestration.runs.launcher"
 NEEDED_MIB = 256
 
 

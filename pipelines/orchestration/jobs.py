@@ -11,9 +11,9 @@ from assets.handoff import INPUT
 from assets.iteration_keys import iteration_key
 from assets.keys import ITERATION_OUTPUT
 from assets.partitions import ITERATIONS
-from pipelines.orchestration import run_profile
-from pipelines.orchestration.living_runs import living_runs
 from pipelines.orchestration.release_jobs import RELEASE_JOBS
+from pipelines.orchestration.runs import profile as run_profile
+from pipelines.orchestration.runs.living_runs import living_runs
 from warehouse.core.home import Home
 
 DAGSTER_URL_VARIABLE = "FLYWHEEL_DAGSTER_URL"
@@ -33,7 +33,7 @@ iteration_job = dg.define_asset_job("iteration", ITERATION, description="Complet
 
 
 def _stage_job(name: str, selection: dg.AssetSelection, description: str) -> Any:
-    """Works its assets again, whatever earlier runs have finished of them (stage_runner.py)."""
+    """Works its assets again, whatever earlier runs have finished of them (pipelines/orchestration/work/stage_runner.py)."""
     return dg.define_asset_job(name, selection, description=description)
 
 

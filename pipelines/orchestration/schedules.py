@@ -8,9 +8,9 @@ import dagster as dg
 
 from assets.keys import rl_asset_key
 from assets.profile import Profile
-from pipelines.orchestration import run_profile
 from pipelines.orchestration.jobs import ct_job, first_incomplete, iteration_job
-from pipelines.orchestration.living_runs import living_runs
+from pipelines.orchestration.runs import profile as run_profile
+from pipelines.orchestration.runs.living_runs import living_runs
 from warehouse.core.home import Home
 from warehouse.core.stages import joint_name
 

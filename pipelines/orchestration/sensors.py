@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 from assets.people import num_accepted
 from assets.profile import Profile
 from assets.resources import WarehouseResource
-from pipelines.orchestration.alert_sensors import build_alert_sensors
-from pipelines.orchestration.executor import LAUNCH_TAG
+from pipelines.orchestration.alerts.regressions import eval_drop
+from pipelines.orchestration.alerts.sensors import build_alert_sensors
 from pipelines.orchestration.jobs import completed, evaluate_job, first_incomplete, iteration_job
-from pipelines.orchestration.living_runs import living_runs
-from pipelines.orchestration.regressions import eval_drop
-from pipelines.orchestration.run_failures import MAX_RELAUNCHES, failure_of
+from pipelines.orchestration.runs.executor import LAUNCH_TAG
+from pipelines.orchestration.runs.failures import MAX_RELAUNCHES, failure_of
+from pipelines.orchestration.runs.living_runs import living_runs
 from warehouse.storage.catalogue import WITHDRAWN_STAGE
 
 RELAUNCH_TAG = "flywheel/relaunch"

@@ -14,15 +14,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pipelines.orchestration import prefect_server
 from pipelines.orchestration.instance import prepare
+from pipelines.orchestration.services import prefect_server
 from warehouse.core.durable import make_folder
 from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 
 DAGSTER = {
     "code": ("dagster", "api", "grpc", "--module-name", "pipelines.definitions"),
-    "webserver": ("pipelines.orchestration.dagster_webserver",),
+    "webserver": ("pipelines.orchestration.services.dagster_webserver",),
     "daemon": ("dagster._daemon", "run"),
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from assets.profile import Profile
 from pipelines.cluster.stage_jobs import job_request
-from pipelines.orchestration.work_folder import worker_command, worker_environment
+from pipelines.orchestration.work.folder import worker_command, worker_environment
 from pipelines.plan.plan import StagePlan
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home

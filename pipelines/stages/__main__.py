@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 
 from assets import requests
 from assets.requests import StageRequest, StageResult
-from pipelines.orchestration.finished_work import commits_of
-from pipelines.orchestration.work_folder import ERROR, REQUEST, RESULT
+from pipelines.orchestration.work.finished_work import commits_of
+from pipelines.orchestration.work.folder import ERROR, REQUEST, RESULT
 from pipelines.stages.context import WorkerContext
 from warehouse.core.errors import FlywheelError, MachineLimit, StageFailed, to_plain
 from warehouse.core.home import Home, atomic_write

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 from assets.requests import CollectRequest, StageResult
-from pipelines.orchestration import prefect_server
+from pipelines.orchestration.services import prefect_server
 from pipelines.stages.context import WorkerContext, requests_for
 from pipelines.stages.kept_episodes import KeptEpisodes
 from pipelines.stages.sandboxes import EpisodeService, PolicyService
@@ -44,7 +44,7 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
     asked = time.monotonic()
     with prefect_server.prefect_server(context.home) as url:
         os.environ.update(prefect_server.client_environment(context.home, url))
-        from pipelines.orchestration.collection import run_collection
+        from pipelines.orchestration.work.collection import run_collection
 
         ready_s = time.monotonic() - asked
         with opened_service(request, context, kept) as service:

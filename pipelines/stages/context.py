@@ -15,7 +15,7 @@ from assets.profile import TaskSettings
 from models.engine.choice import EngineChoice
 from models.training import tracking
 from models.training.tracking_config import TrackingConfig
-from pipelines.orchestration.progress import Progress
+from pipelines.orchestration.work.progress import Progress
 from pipelines.stages.engines import ClosablePolicy, open_engine
 from sandbox.tasks.sources import reported_seeds, tasks_in
 from sandbox.tasks.task import Split, Task

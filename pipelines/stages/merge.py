@@ -21,7 +21,7 @@ from assets.requests import MergeRequest, StageResult
 from models.merging.merge import merge
 from models.merging.methods import METHODS
 from models.merging.weights import Weights, best_weights, neighbours, simplex_grid
-from pipelines.orchestration.progress import Progress
+from pipelines.orchestration.work.progress import Progress
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.engines import open_engine
 from pipelines.stages.evaluate import evaluation_rows, requests_to_choose, task_counts

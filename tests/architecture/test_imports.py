@@ -34,7 +34,7 @@ LIGHT_MODULES = {
     "pipelines.cli.runs.status": HEAVY | {"dagster", "sqlalchemy", "pandas"},
     "warehouse.lineage.walk": HEAVY | {"dagster", "pandas"},
     "pipelines.cli.runs.run": HEAVY,  # `flywheel run`; the iterations run in processes of its own
-    "pipelines.orchestration.run_process": HEAVY | {"dagster"},  # the server of its steps imports while it does
+    "pipelines.orchestration.runs.process": HEAVY | {"dagster"},  # the server of its steps imports while it does
     "pipelines.stages.__main__": HEAVY | {"dagster"},  # a worker then imports what its own stage needs
     "models.supervised.config": HEAVY | {"dagster"},  # reading a profile needs no framework
     "models.merging.merge": HEAVY | {"dagster"},  # merging streams files, whatever their size
@@ -42,7 +42,7 @@ LIGHT_MODULES = {
 
 OWNERS = {
     **dict.fromkeys(TRAINING, ("models/",)),
-    "prefect": ("pipelines/orchestration/collection.py", "pipelines/orchestration/prefect_app.py"),
+    "prefect": ("pipelines/orchestration/work/collection.py", "pipelines/orchestration/services/prefect_app.py"),
     "playwright": ("sandbox/browser/", "sandbox/adopting/site_browser.py", "sandbox/adopting/traffic.py", "sandbox/adopting/window.py"),
     "great_expectations": ("warehouse/quality/expectations.py",),
     "gymnasium": ("sandbox/gym/env.py", "sandbox/gym/ids.py", "sandbox/adapters/gymnasium_source.py"),
@@ -128,7 +128,7 @@ class Nothing:
 
 sys.meta_path.insert(0, Nothing())
 from pipelines.stages.__main__ import WORKERS
-owned = ("pipelines.cli.runs.run", "pipelines.orchestration.run_process", "pipelines.definitions", "sandbox.fleet.worker")
+owned = ("pipelines.cli.runs.run", "pipelines.orchestration.runs.process", "pipelines.definitions", "sandbox.fleet.worker")
 for module in (*owned, *WORKERS.values()):
     import_module(module)
 import asyncio

@@ -7,7 +7,7 @@ from collections import Counter
 
 from benchmarks.common.homes import STAGES, stage_of
 from benchmarks.power_cut.__main__ import by_turns
-from pipelines.orchestration.run_process import JOBS
+from pipelines.orchestration.runs.process import JOBS
 
 
 def test_every_stage_gets_its_share_of_the_cuts_however_little_it_writes() -> None:

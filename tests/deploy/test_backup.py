@@ -18,7 +18,7 @@ from assets.people import DATABASE_VARIABLE as ANNOTATION_VARIABLE
 from assets.requests import InitialiseRequest
 from benchmarks.common import postgres
 from pipelines.orchestration.instance import POSTGRES_VARIABLE, open_instance, open_known
-from pipelines.orchestration.work_folder import work_folder
+from pipelines.orchestration.work.folder import work_folder
 from pipelines.stages import initialise
 from pipelines.stages.context import WorkerContext
 from tests.pipelines.test_schedules_and_sensors import sample

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from benchmarks.common import postgres
-from pipelines.orchestration.iteration_lock import lock_path
+from pipelines.orchestration.runs.iteration_lock import lock_path
 from tests.deploy.deployment import FOLDER, ROOT, Place, compose
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
@@ -82,7 +82,7 @@ answers.erase()
 FLOW = """
 import os
 from warehouse.core.home import Home
-from pipelines.orchestration import prefect_server
+from pipelines.orchestration.services import prefect_server
 home = Home.from_env()
 with prefect_server.prefect_server(home) as url:
     os.environ.update(prefect_server.client_environment(home, url) | {"PREFECT_HOME": "/tmp"})
@@ -184,7 +184,9 @@ def test_a_run_is_queued_executed_and_kept_in_postgres(place: Place, variables: 
 def test_daemons_report_and_see_from_their_container_who_holds_the_home(place: Place, variables: dict[str, str], database: Path) -> None:
     beats = {name for (name,) in rows(database, variables, "dagster", "select daemon_type from daemon_heartbeats")}
     assert {"QUEUED_RUN_COORDINATOR", "SCHEDULER", "SENSOR", "MONITORING"} <= beats
-    look = "from warehouse.core.locks import *; from pipelines.orchestration.iteration_lock import *; from warehouse.core.home import *; "
+    look = (
+        "from warehouse.core.locks import *; from pipelines.orchestration.runs.iteration_lock import *; from warehouse.core.home import *; "
+    )
     program = ["python", "-c", f"{look}print(holder_of(lock_path(Home.from_env())))"]
     lock = FileLock(lock_path(Home(place.folder / "srv/flywheel")))
     assert lock.path.exists(), "a run has made it"

@@ -34,9 +34,9 @@ from annotation.storage import changes
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
 from assets.keys import ITERATION_OUTPUT
-from pipelines.orchestration.alerts import WEBHOOK_VARIABLE
+from pipelines.orchestration.alerts.channels import WEBHOOK_VARIABLE
 from pipelines.orchestration.instance import open_instance
-from pipelines.orchestration.iteration_lock import lock_path
+from pipelines.orchestration.runs.iteration_lock import lock_path
 from pipelines.orchestration.sensors import RELAUNCH_TAG
 from pipelines.profiles import OVERRIDES_VARIABLE
 from tests.pipelines.test_alerts import webhook

@@ -25,9 +25,9 @@ from benchmarks.common.object_store import BUCKET
 from benchmarks.common.postgres import a_postgres, new_database
 from benchmarks.common.ray_nodes import RayHosts, ray_hosts
 from pipelines.cluster.stage_jobs import JOB
-from pipelines.orchestration import progress
 from pipelines.orchestration.instance import DRIVER
-from pipelines.orchestration.work_folder import RESULT
+from pipelines.orchestration.work import progress
+from pipelines.orchestration.work.folder import RESULT
 from tests.iterations.conftest import Finished, Workspace
 from tests.iterations.repeatable import assert_same_rows
 from tests.iterations.test_faults import GONE_S, acknowledged, assert_nothing_lost

@@ -23,7 +23,7 @@ import pytest
 
 from assets.invariants import INVARIANTS
 from benchmarks.common.acknowledged import acknowledged_episodes, logged_episodes
-from pipelines.orchestration import prefect_server
+from pipelines.orchestration.services import prefect_server
 from tests.disks import fill, mounted_disk
 from tests.iterations.conftest import PROFILE
 from warehouse.storage.sql.query import connect
@@ -128,7 +128,7 @@ class Trial:
         if kind == "command":
             return psutil.Process(command.pid)
         if kind == "run":
-            return self.process_with("pipelines.orchestration.run_process")
+            return self.process_with("pipelines.orchestration.runs.process")
         worker = self.process_with("pipelines.stages", f"/{stage}")
         if kind == "worker" or worker is None:
             return worker

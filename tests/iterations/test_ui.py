@@ -21,8 +21,8 @@ from playwright.sync_api import Locator, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from assets.checks import GATES
-from pipelines.orchestration.alerts import WEBHOOK_VARIABLE
-from pipelines.orchestration.iteration_lock import lock_path
+from pipelines.orchestration.alerts.channels import WEBHOOK_VARIABLE
+from pipelines.orchestration.runs.iteration_lock import lock_path
 from tests.pipelines.test_alerts import webhook
 from warehouse.core.locks import holder_of
 

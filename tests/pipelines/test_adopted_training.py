@@ -20,7 +20,7 @@ from pipelines import profiles
 from pipelines.adopting import training
 from pipelines.adopting.profile import newest_release, write_profile
 from pipelines.adopting.report import figures, report
-from pipelines.orchestration import kept_profile
+from pipelines.orchestration.runs import kept_profile
 from pipelines.stages.evaluate import greedy_requests
 from sandbox.actions import Click
 from sandbox.adopting import adopt as steps

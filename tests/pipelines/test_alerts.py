@@ -18,8 +18,8 @@ from assets.keys import ITERATION_OUTPUT
 from assets.resources import WarehouseResource
 from pipelines import profiles
 from pipelines.cli.app import app
-from pipelines.orchestration.alert_sensors import build_alert_sensors
-from pipelines.orchestration.alerts import EMAIL_VARIABLE, WEBHOOK_VARIABLE, Alert, Webhook, channels, deliver, post
+from pipelines.orchestration.alerts.channels import EMAIL_VARIABLE, WEBHOOK_VARIABLE, Alert, Webhook, channels, deliver, post
+from pipelines.orchestration.alerts.sensors import build_alert_sensors
 from tests.pipelines.test_failures import fail
 from warehouse.core.errors import ConfigError
 from warehouse.lineage import releases

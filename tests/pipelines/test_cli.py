@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from pipelines.cli import app as cli
 from pipelines.cli.data import tables as table_commands
 from pipelines.orchestration.instance import prepare
-from pipelines.orchestration.iteration_lock import lock_path
+from pipelines.orchestration.runs.iteration_lock import lock_path
 from sandbox.browser.chromium import find_chromium
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from tests.disks import fill

@@ -15,8 +15,8 @@ from agent.episode.log import EpisodeLog
 from agent.policy.policy import Prompt, Response
 from assets.execution_settings import SandboxSettings
 from assets.profile import ActingSettings, TaskSettings
-from pipelines.orchestration import prefect_server
-from pipelines.orchestration.progress import Progress
+from pipelines.orchestration.services import prefect_server
+from pipelines.orchestration.work.progress import Progress
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import PolicyService
 from sandbox.tasks.task import Split
@@ -55,7 +55,7 @@ def collect(root: Path) -> None:
     requests = requests_for(tasks, purpose="rollout", policy_id=Pressing.policy_id, split=Split.TRAIN, num=4, temperature=1.0)
     with prefect_server.prefect_server(home) as url:
         os.environ.update(prefect_server.client_environment(home, url))
-        from pipelines.orchestration.collection import run_collection
+        from pipelines.orchestration.work.collection import run_collection
 
         log = EpisodeLog(root / "episodes")
         with PolicyService(acting, Pressing(), log) as service:

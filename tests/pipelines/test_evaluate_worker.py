@@ -22,8 +22,8 @@ from assets.invariants import INVARIANTS
 from assets.profile import ActingSettings, EvaluationSettings, TaskSettings
 from assets.requests import EvaluateRequest, InitialiseRequest, StageResult
 from models.engine.choice import EngineChoice
-from pipelines.orchestration import progress
-from pipelines.orchestration.work_folder import work_folder
+from pipelines.orchestration.work import progress
+from pipelines.orchestration.work.folder import work_folder
 from pipelines.stages import context as contexts
 from pipelines.stages import evaluate, initialise
 from pipelines.stages.context import WorkerContext

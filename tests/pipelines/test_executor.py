@@ -11,10 +11,10 @@ import dagster as dg
 import pytest
 from dagster._core.launcher.base import WorkerStatus
 
-from pipelines.orchestration import living_runs as runs_module
-from pipelines.orchestration.iteration_lock import lock_path
-from pipelines.orchestration.living_runs import UNFINISHED, living_runs
-from pipelines.orchestration.run_launcher import HomeRunLauncher
+from pipelines.orchestration.runs import living_runs as runs_module
+from pipelines.orchestration.runs.iteration_lock import lock_path
+from pipelines.orchestration.runs.launcher import HomeRunLauncher
+from pipelines.orchestration.runs.living_runs import UNFINISHED, living_runs
 from warehouse.core.locks import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +68,7 @@ def test_a_run_of_something_else_is_none_of_our_business(place):
 def test_a_second_run_on_the_same_home_is_refused_with_the_holders_pid(place):
     with FileLock(lock_path(place.home)):
         ran = subprocess.run(
-            [sys.executable, "-m", "pipelines.orchestration.run_process", "seed_iteration"],
+            [sys.executable, "-m", "pipelines.orchestration.runs.process", "seed_iteration"],
             cwd=ROOT,
             env=dict(os.environ),
             capture_output=True,

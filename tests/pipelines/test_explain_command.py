@@ -54,7 +54,7 @@ def test_reroute_shows_then_does_then_has_nothing_to_do(flywheel: Command, wareh
 
 
 def test_reroute_waits_for_no_running_iteration(flywheel: Command, warehouse: Warehouse) -> None:
-    from pipelines.orchestration.iteration_lock import lock_path
+    from pipelines.orchestration.runs.iteration_lock import lock_path
 
     lock = FileLock(lock_path(warehouse.home))
     assert lock.acquire(timeout_s=1)

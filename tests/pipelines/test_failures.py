@@ -45,13 +45,13 @@ from models.http.config import HttpEngineConfig
 from models.rl import rollouts
 from pipelines.cli.runs import run as run_command
 from pipelines.cluster.sessions import collecting
-from pipelines.orchestration import prefect_server
-from pipelines.orchestration.executor import LAUNCH_TAG
-from pipelines.orchestration.progress import Progress
-from pipelines.orchestration.run_failures import MAX_RELAUNCHES
+from pipelines.orchestration.runs.executor import LAUNCH_TAG
+from pipelines.orchestration.runs.failures import MAX_RELAUNCHES
 from pipelines.orchestration.sensors import RELAUNCH_TAG, relaunch_failed_iteration
-from pipelines.orchestration.stage_runner import PipesStageRunner
-from pipelines.orchestration.work_folder import work_folder
+from pipelines.orchestration.services import prefect_server
+from pipelines.orchestration.work.folder import work_folder
+from pipelines.orchestration.work.progress import Progress
+from pipelines.orchestration.work.stage_runner import PipesStageRunner
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import PolicyService
 from sandbox.adopting import proof
@@ -338,7 +338,7 @@ def collect(root: Path, is_refusing: bool) -> None:
     requests = requests_for(tasks, purpose="rollout", policy_id=Refusing.policy_id, split=Split.TRAIN, num=1, temperature=1.0)[:1]
     with prefect_server.prefect_server(home) as url:
         os.environ.update(prefect_server.client_environment(home, url))
-        from pipelines.orchestration.collection import run_collection
+        from pipelines.orchestration.work.collection import run_collection
 
         policy, progress = Refusing(), Progress(home.work, iteration="0001", stage="rollouts", log=print)
         log = EpisodeLog(root / "episodes")
@@ -493,7 +493,7 @@ def launch(place: Any) -> str:
 
 
 def test_the_command_launches_a_run_again_that_was_cut_off(place: Any) -> None:
-    with watching("pipelines.orchestration.run_process", kills=True) as runs:
+    with watching("pipelines.orchestration.runs.process", kills=True) as runs:
         said = launch(place)
     assert len(runs) == BY_COMMAND, said
 
@@ -503,6 +503,6 @@ def test_the_command_leaves_to_a_person_what_a_person_must_fix(place: Any, monke
     monkeypatch.setenv(EXECUTABLE_VARIABLE, str(tmp_path / "nowhere"))
     folder = str(work_folder(place.home, "0000", "seed_demonstrations"))
     began = time.monotonic()
-    with watching(folder) as workers, watching("pipelines.orchestration.run_process") as runs:
+    with watching(folder) as workers, watching("pipelines.orchestration.runs.process") as runs:
         said = launch(place)
     assert "BrowserMissing" in said and len(runs) == len(workers) == BY_PERSON, f"{said} after {time.monotonic() - began:.0f} s"

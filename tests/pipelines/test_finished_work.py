@@ -10,7 +10,7 @@ import pytest
 
 from assets.requests import StageResult
 from models.checkpoints import checkpoint
-from pipelines.orchestration.finished_work import commits_of, find_loss
+from pipelines.orchestration.work.finished_work import commits_of, find_loss
 from warehouse.core.errors import CorruptTable
 from warehouse.core.home import Home
 from warehouse.lineage import registry

@@ -30,7 +30,7 @@ from models.rl.rollout_log import BATCHES_FILE, BatchLine, RolloutLog
 from pipelines.cli.app import app
 from pipelines.forgetting.forgetting import begin, find
 from pipelines.forgetting.subjects import subject_of
-from pipelines.orchestration.iteration_lock import driver_path, lock_path
+from pipelines.orchestration.runs.iteration_lock import driver_path, lock_path
 from tests.assets.test_gateway_episodes import FIRST, Writer, take_in
 from tests.models.chat_models import png
 from tests.pipelines.demonstration_files import agentnet, images, picture, write_lines

@@ -12,7 +12,7 @@ import yaml
 
 from pipelines import profiles
 from pipelines.definitions import build_defs
-from pipelines.orchestration.freshness import cadences, longest_interval, overdue
+from pipelines.orchestration.alerts.freshness import cadences, longest_interval, overdue
 from pipelines.profiles import OVERRIDES_VARIABLE
 
 OWN = {"schedule.cron": "0 2 * * *", "schedule.ct": "0 3 * * 0", "schedule.sft": "0 4 * * 1-5"}

@@ -12,7 +12,7 @@ import psutil
 
 ASKING = """
 import os, subprocess, sys
-command = [sys.executable, "-m", "pipelines.orchestration.guard", str(os.getpid()), sys.executable, "-c", *sys.argv[1:]]
+command = [sys.executable, "-m", "pipelines.orchestration.services.guard", str(os.getpid()), sys.executable, "-c", *sys.argv[1:]]
 subprocess.Popen(command, start_new_session=True).wait()
 """
 STARTING = """
@@ -42,7 +42,7 @@ def test_a_guarded_group_ends_with_the_one_who_asked_for_it():
 
 def test_a_guard_ends_as_its_program_does():
     ran = subprocess.run(
-        [sys.executable, "-m", "pipelines.orchestration.guard", str(os.getpid()), sys.executable, "-c", "raise SystemExit(7)"],
+        [sys.executable, "-m", "pipelines.orchestration.services.guard", str(os.getpid()), sys.executable, "-c", "raise SystemExit(7)"],
         start_new_session=True,
     )
     assert ran.returncode == 7

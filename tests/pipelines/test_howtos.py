@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from assets.seed_data.vocabulary import words
-from pipelines.orchestration import kept_profile
+from pipelines.orchestration.runs import kept_profile
 from tests.pipelines.howto import HOWTO, blocks_of, needs_own_network, pages, run_page, steps_of
 from tests.sandbox.own_source import ROOT
 from warehouse.core.home import Home

@@ -10,8 +10,8 @@ from dagster._core.instance.config import PoolGranularity
 
 from assets.stage_assets import CONCURRENCY_POOL, is_asked_for
 from pipelines.definitions import build_defs
-from pipelines.orchestration.iteration_lock import lock_path
 from pipelines.orchestration.jobs import CLICK_TAG, DAGSTER_URL_VARIABLE, STAGE_JOBS, completed, first_incomplete
+from pipelines.orchestration.runs.iteration_lock import lock_path
 from pipelines.profiles import OVERRIDES_VARIABLE
 from tests.pipelines import merged_project
 from warehouse.core.locks import FileLock

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import profiles
-from pipelines.orchestration import kept_profile
+from pipelines.orchestration.runs import kept_profile
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 

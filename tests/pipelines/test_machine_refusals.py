@@ -21,10 +21,10 @@ from assets.failures import RETRY, retried
 from assets.requests import InitialiseRequest
 from pipelines.cli.runs.run import _launch_until_done
 from pipelines.orchestration.instance import open_instance
-from pipelines.orchestration.run_failures import failure_of
-from pipelines.orchestration.run_process import LAST_WORDS
-from pipelines.orchestration.stage_runner import PipesStageRunner
-from pipelines.orchestration.work_folder import ERROR, work_folder
+from pipelines.orchestration.runs.failures import failure_of
+from pipelines.orchestration.runs.process import LAST_WORDS
+from pipelines.orchestration.work.folder import ERROR, work_folder
+from pipelines.orchestration.work.stage_runner import PipesStageRunner
 from tests.disks import fill, mounted_disk
 from warehouse.core.errors import StageFailed
 from warehouse.core.home import Home
@@ -87,7 +87,7 @@ def test_a_run_whose_process_meets_a_full_disk_says_so(tmp_path: Path) -> None:
         words, saying = os.pipe()
         with os.fdopen(words, "rb") as hearing:
             with os.fdopen(saying, "wb"):
-                said = named(ran(home, "-m", "pipelines.orchestration.run_process", "seed_iteration", saying=saying))
+                said = named(ran(home, "-m", "pipelines.orchestration.runs.process", "seed_iteration", saying=saying))
             left = json.loads(hearing.read())
     assert left["type"] == "StorageFull" and left["message"].startswith(f"no room for {home.root}"), left
     assert said.endswith(f"StorageFull: {left['message']}\n"), said

@@ -20,7 +20,7 @@ from assets.profile import ActingSettings, MergeSettings, TaskSettings
 from assets.requests import MergeRequest, StageResult
 from models.checkpoints import checkpoint
 from models.engine.choice import EngineChoice
-from pipelines.orchestration import progress
+from pipelines.orchestration.work import progress
 from pipelines.stages import merge as merge_worker
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.evaluate import requests_to_choose

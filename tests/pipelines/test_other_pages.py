@@ -19,7 +19,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from pipelines.orchestration import prefect_server
+from pipelines.orchestration.services import prefect_server
 from sandbox.browser.chromium import find_chromium
 from warehouse.core.home import Home
 from warehouse.core.processes import end_group
@@ -64,7 +64,7 @@ def dagster(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "things.py").write_text("import dagster as dg\n\n@dg.asset\ndef thing(): ...\n")
     with (tmp_path / "dagster.log").open("wb") as log:
         served = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.orchestration.dagster_dev", "-f", str(tmp_path / "things.py"), "--port", str(port)],
+            [sys.executable, "-m", "pipelines.orchestration.services.dagster_dev", "-f", str(tmp_path / "things.py"), "--port", str(port)],
             env={**os.environ, "DAGSTER_HOME": str(tmp_path / "instance"), "DAGSTER_DISABLE_TELEMETRY": "1"},
             stdout=log,
             stderr=log,

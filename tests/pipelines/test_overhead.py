@@ -10,8 +10,8 @@ import pytest
 
 from assets.requests import StageResult
 from benchmarks.overhead import measure
-from pipelines.orchestration.executor import LAUNCHED_TAG
-from pipelines.orchestration.work_folder import RESULT, work_folder
+from pipelines.orchestration.runs.executor import LAUNCHED_TAG
+from pipelines.orchestration.work.folder import RESULT, work_folder
 
 
 def run_iteration(place: Any, key: str, **tags: str) -> None:

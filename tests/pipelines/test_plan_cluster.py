@@ -19,7 +19,7 @@ from models.training.hosts import TrainingHosts
 from models.training.launcher import Launch
 from pipelines import profiles
 from pipelines.cluster.stage_jobs import job_request
-from pipelines.orchestration.work_folder import work_folder, worker_environment
+from pipelines.orchestration.work.folder import work_folder, worker_environment
 from pipelines.plan.commands import stage_commands
 from pipelines.plan.cost import all_nodes, cost, cost_rests_on, held_cost, stage_costs
 from pipelines.plan.dry_run import dry_run

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.orchestration import prefect_server, service
+from pipelines.orchestration import service
+from pipelines.orchestration.services import prefect_server
 from warehouse.core.errors import ConfigError, StageFailed
 from warehouse.core.home import Home
 
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipelines.orchestration.prefect_server import start
+from pipelines.orchestration.services.prefect_server import start
 from warehouse.core.home import Home
 print(start(Home(Path(sys.argv[1]))).pid, flush=True)
 time.sleep(120)

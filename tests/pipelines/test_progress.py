@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from pipelines.cli.runs.live import Display
-from pipelines.orchestration import progress
-from pipelines.orchestration.executor import LAUNCH_TAG
-from pipelines.orchestration.progress import Progress, Snapshot, read
+from pipelines.orchestration.runs.executor import LAUNCH_TAG
+from pipelines.orchestration.work import progress
+from pipelines.orchestration.work.progress import Progress, Snapshot, read
 
 
 def worker(folder: Path, said: list[str] | None = None) -> Progress:

@@ -21,10 +21,10 @@ from assets.resources import ProfileResource, StageRunner
 from benchmarks.common.ray_nodes import ROOT, ray_nodes
 from pipelines import profiles
 from pipelines.cluster.stage_jobs import JOB
-from pipelines.orchestration import run_profile
 from pipelines.orchestration.instance import open_instance
-from pipelines.orchestration.stage_runner import PipesStageRunner
-from pipelines.orchestration.work_folder import work_folder
+from pipelines.orchestration.runs import profile as run_profile
+from pipelines.orchestration.work.folder import work_folder
+from pipelines.orchestration.work.stage_runner import PipesStageRunner
 from pipelines.plan import preflight
 from pipelines.plan.ray_check import check_job_server
 from tests.pipelines.test_stage_runner import BAD, GOOD, SEED

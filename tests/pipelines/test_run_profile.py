@@ -11,7 +11,7 @@ from assets.profile import Profile
 from assets.resources import ProfileResource
 from pipelines import profiles
 from pipelines.definitions import build_defs
-from pipelines.orchestration import run_profile
+from pipelines.orchestration.runs import profile as run_profile
 from warehouse.core.errors import ConfigError
 
 

@@ -13,8 +13,8 @@ from annotation.storage.migrating import open_database
 from assets.resources import WarehouseResource
 from pipelines import profiles
 from pipelines.definitions import build_defs
-from pipelines.orchestration.iteration_lock import lock_path
-from pipelines.orchestration.run_failures import MAX_RELAUNCHES
+from pipelines.orchestration.runs.failures import MAX_RELAUNCHES
+from pipelines.orchestration.runs.iteration_lock import lock_path
 from pipelines.orchestration.schedules import build_schedules
 from pipelines.orchestration.sensors import RELAUNCH_TAG, WAITING, build_sensors, relaunch_failed_iteration
 from warehouse.core.locks import FileLock

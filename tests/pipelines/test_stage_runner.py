@@ -20,8 +20,8 @@ from assets.failures import RETRYABLE
 from assets.profile import ActingSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
 from assets.resources import StageRunner
-from pipelines.orchestration.stage_runner import PipesStageRunner
-from pipelines.orchestration.work_folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
+from pipelines.orchestration.work.folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
+from pipelines.orchestration.work.stage_runner import PipesStageRunner
 from sandbox.tasks.registry import SOURCES
 from tests.sandbox.own_source import write_own_source
 from warehouse.core.home import Home

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from pipelines.cli.options import command_in
 from pipelines.cli.runs.status import NEWEST, print_status, read_status
-from pipelines.orchestration.iteration_lock import driver_path
-from pipelines.orchestration.progress import Progress
+from pipelines.orchestration.runs.iteration_lock import driver_path
+from pipelines.orchestration.work.progress import Progress
 from sandbox.tasks.games.source import load_tasks as games
 from sandbox.tasks.miniwob.source import load_tasks
 from tests.warehouse.conftest import Make

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.orchestration import step_server
+from pipelines.orchestration.runs import step_server
 
 ROOT = Path(__file__).resolve().parents[2]
 

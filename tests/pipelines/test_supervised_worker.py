@@ -13,8 +13,8 @@ from assets.seed_data.tutorials import tutorials
 from models.checkpoints.checkpoint import verify
 from models.supervised.config import SupervisedConfig
 from pipelines.importing.general import import_general_data
-from pipelines.orchestration import progress
-from pipelines.orchestration.work_folder import work_folder
+from pipelines.orchestration.work import progress
+from pipelines.orchestration.work.folder import work_folder
 from pipelines.stages import initialise as seed_worker
 from pipelines.stages import supervised as supervised_worker
 from pipelines.stages.context import WorkerContext

@@ -21,8 +21,8 @@ from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from benchmarks.common.object_store import BUCKET, an_object_store
 from pipelines.cli.runs.run import run_until
 from pipelines.orchestration.instance import POSTGRES_VARIABLE, open_instance
-from pipelines.orchestration.iteration_lock import IterationLock, driver_path, lock_path
-from pipelines.orchestration.living_runs import living_runs
+from pipelines.orchestration.runs.iteration_lock import IterationLock, driver_path, lock_path
+from pipelines.orchestration.runs.living_runs import living_runs
 from warehouse.core import leases
 from warehouse.core.errors import IterationLocked
 from warehouse.core.home import HOME_VARIABLE, Home
@@ -117,7 +117,7 @@ def test_of_two_hosts_that_start_at_once_one_works_and_the_other_starts_no_step(
             "FLYWHEEL_PROFILE": "smoke",
         }
         with log.open("wb") as said:
-            command = [sys.executable, "-m", "pipelines.orchestration.run_process", "seed_iteration"]
+            command = [sys.executable, "-m", "pipelines.orchestration.runs.process", "seed_iteration"]
             processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said, start_new_session=True))
     try:
         while all(process.poll() is None for process in processes):

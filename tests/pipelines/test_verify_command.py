@@ -14,8 +14,8 @@ from typer import Abort
 
 from assets.requests import StageResult
 from pipelines.cli.data.verify import repair_alone, verify
-from pipelines.orchestration.finished_work import commits_of, iterations_to_repeat
-from pipelines.orchestration.work_folder import RESULT, work_folder
+from pipelines.orchestration.work.finished_work import commits_of, iterations_to_repeat
+from pipelines.orchestration.work.folder import RESULT, work_folder
 from tests.warehouse.conftest import Make
 from warehouse.core.errors import CorruptTable
 from warehouse.core.home import Home, atomic_write

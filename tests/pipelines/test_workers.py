@@ -24,7 +24,7 @@ from models.checkpoints.checkpoint import load_tokenizer, save, verify
 from models.families.registry import load_policy
 from models.families.shift_qwen3 import initialise
 from models.rl.config import PpoConfig
-from pipelines.orchestration.work_folder import work_folder
+from pipelines.orchestration.work.folder import work_folder
 from pipelines.stages import annotate as annotate_worker
 from pipelines.stages import initialise as seed_worker
 from pipelines.stages import merge as merge_worker

@@ -76,8 +76,8 @@ def reroute(
     if dry_run:
         results = route_again(warehouse, rules, wanted, settings.failure_mining, dry_run=True)
     else:
-        from pipelines.orchestration.iteration_lock import IterationLock, lock_path
         from pipelines.orchestration.reported_changes import reported
+        from pipelines.orchestration.runs.iteration_lock import IterationLock, lock_path
         from warehouse.core.locks import LOOKED_AT_S
 
         lock = IterationLock(place, lock_path(place))

@@ -164,7 +164,7 @@ def withdraw_rows(
 @contextmanager
 def _purging(warehouse: Warehouse) -> Iterator[None]:
     """Raises IterationLocked while an iteration runs, before anything is withdrawn."""
-    from pipelines.orchestration.iteration_lock import IterationLock, lock_path
+    from pipelines.orchestration.runs.iteration_lock import IterationLock, lock_path
 
     lock = IterationLock(warehouse.home, lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
@@ -241,7 +241,7 @@ def restore_table(warehouse: Warehouse, table: str, version: int | None, console
     """Put a table back, or list its versions where none is named. Raises UnknownTable, or IterationLocked while an iteration runs."""
     from datetime import UTC, datetime
 
-    from pipelines.orchestration.iteration_lock import IterationLock, lock_path
+    from pipelines.orchestration.runs.iteration_lock import IterationLock, lock_path
     from warehouse.storage.repair.restoring import restore
 
     if version is None:

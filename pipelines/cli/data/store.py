@@ -40,7 +40,7 @@ def copy(
 
     flywheel store copy s3://bucket/prefix .flywheel
     """
-    from pipelines.orchestration.iteration_lock import lock_path
+    from pipelines.orchestration.runs.iteration_lock import lock_path
     from warehouse.storage.remote.copying import to_disk, to_store
 
     is_remote = [place.startswith("s3://") for place in (source, target)]

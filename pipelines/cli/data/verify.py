@@ -214,7 +214,7 @@ def _of_checkpoints(warehouse: Warehouse) -> list[Damage]:
 
 def repair_alone(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -> int:
     """`repair` while no iteration runs. Raises IterationLocked."""
-    from pipelines.orchestration.iteration_lock import lock_path
+    from pipelines.orchestration.runs.iteration_lock import lock_path
 
     if (store := warehouse.home.store) is not None:
         raise ConfigError(
@@ -233,7 +233,7 @@ def repair_alone(warehouse: Warehouse, console: Console, ask: Callable[[str], No
 def repair(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -> int:
     """Repair what keeps tables from being read, once `ask` has let us; says which stages lack rows or pictures, and has them worked again.
     Returns the exit status: 0 where all can be read now. Call it with the lock of the iteration."""
-    from pipelines.orchestration.finished_work import forget_lost_work
+    from pipelines.orchestration.work.finished_work import forget_lost_work
     from warehouse.storage.repair.repairing import find_steps
 
     lost: set[tuple[str, str]] = set()

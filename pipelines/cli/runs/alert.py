@@ -1,5 +1,5 @@
 """`flywheel alert`: a test alert through every channel. What is sent automatically, and when, is
-pipelines/orchestration/alert_sensors.py's.
+pipelines/orchestration/alerts/sensors.py's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def alert(text: Annotated[str, typer.Argument(help="What to send.")] = TRIED) ->
 
     FLYWHEEL_ALERT_WEBHOOK=https://… flywheel alert
     """
-    from pipelines.orchestration.alerts import EMAIL_VARIABLE, REFUSALS, WEBHOOK_VARIABLE, Alert, channels
+    from pipelines.orchestration.alerts.channels import EMAIL_VARIABLE, REFUSALS, WEBHOOK_VARIABLE, Alert, channels
 
     through = channels()
     if not through:

@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.orchestration import progress
-from pipelines.orchestration.executor import LAUNCH_TAG
+from pipelines.orchestration.runs.executor import LAUNCH_TAG
+from pipelines.orchestration.work import progress
 from warehouse.core.home import Home
 from warehouse.core.stages import rl_stage
 

@@ -1,5 +1,5 @@
 """`flywheel run`: runs iterations until a number of them is complete, with one live display. The runs are Dagster's
-(pipelines/orchestration/run_process.py); here they are started one after another, watched, and their processes ended when we end.
+(pipelines/orchestration/runs/process.py); here they are started one after another, watched, and their processes ended when we end.
 
 A run whose process is gone is launched again a few times: finished stages are not worked twice, so that costs little. A stage that failed
 is Dagster's to restart, within the run (docs/failures.md).
@@ -24,14 +24,15 @@ from rich.markup import escape
 from assets.profile import Profile
 from pipelines import profiles
 from pipelines.cli.runs.live import Display
-from pipelines.orchestration import kept_profile, prefect_server
-from pipelines.orchestration.finished_work import iterations_to_repeat, mark_repeated
 from pipelines.orchestration.instance import check_disk_space, open_instance
-from pipelines.orchestration.iteration_lock import IterationLock, driver_path, lock_path
 from pipelines.orchestration.jobs import completed, first_incomplete
-from pipelines.orchestration.living_runs import living_runs
-from pipelines.orchestration.run_failures import MAX_RELAUNCHES, RunFailure, failure_of
-from pipelines.orchestration.run_process import LAST_WORDS
+from pipelines.orchestration.runs import kept_profile
+from pipelines.orchestration.runs.failures import MAX_RELAUNCHES, RunFailure, failure_of
+from pipelines.orchestration.runs.iteration_lock import IterationLock, driver_path, lock_path
+from pipelines.orchestration.runs.living_runs import living_runs
+from pipelines.orchestration.runs.process import LAST_WORDS
+from pipelines.orchestration.services import prefect_server
+from pipelines.orchestration.work.finished_work import iterations_to_repeat, mark_repeated
 from sandbox.browser.chromium import find_chromium
 from sandbox.pool.kinds import FACTORIES
 from sandbox.tasks.sources import kind_of, tasks_in
@@ -152,7 +153,7 @@ def _start(job: str, key: str | None, home: Home, tag: str, saying: int) -> subp
     environment = {**os.environ, "FLYWHEEL_PARENT_PID": str(os.getpid()), "FLYWHEEL_LAUNCH": tag, LAST_WORDS: str(saying)}
     with (home.work / f"{key or SEED_ITERATION}.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "pipelines.orchestration.run_process", job, *([key] if key else [])],
+            [sys.executable, "-m", "pipelines.orchestration.runs.process", job, *([key] if key else [])],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -19,8 +19,8 @@ from assets.opened import read_opened, write_opened
 from pipelines.cli.options import command_in
 from pipelines.cli.terminal import counted
 from pipelines.orchestration.instance import CONFIG, open_instance
-from pipelines.orchestration.iteration_lock import running_process
-from pipelines.orchestration.progress import working
+from pipelines.orchestration.runs.iteration_lock import running_process
+from pipelines.orchestration.work.progress import working
 from pipelines.reporting.games import games_tables
 from sandbox.tasks.reserved import is_indexed, reserved_of
 from sandbox.tasks.task import Task

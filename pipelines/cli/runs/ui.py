@@ -17,15 +17,16 @@ from rich.console import Console
 
 from assets.profile import ScheduleSettings
 from pipelines import profiles
-from pipelines.orchestration import kept_profile, prefect_server
 from pipelines.orchestration.instance import check_disk_space, open_instance
 from pipelines.orchestration.jobs import DAGSTER_URL_VARIABLE
-from pipelines.orchestration.living_runs import living_runs
+from pipelines.orchestration.runs import kept_profile
+from pipelines.orchestration.runs.living_runs import living_runs
+from pipelines.orchestration.services import prefect_server
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.core.processes import end_group
 
-DAGSTER_DEV = ("-m", "pipelines.orchestration.dagster_dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port")
+DAGSTER_DEV = ("-m", "pipelines.orchestration.services.dagster_dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port")
 POLL_S = 0.5
 LOG_TAIL_CHARS = 3000
 
@@ -89,7 +90,7 @@ def _serve_dagster(home: Home, url: str, prefect_url: str, schedules: str, conso
 
 def _guarded() -> list[str]:
     """Dagster's page, daemon, code server and runs end with us, however we end."""
-    return [sys.executable, "-m", "pipelines.orchestration.guard", str(os.getpid())]
+    return [sys.executable, "-m", "pipelines.orchestration.services.guard", str(os.getpid())]
 
 
 def _check_port(port: int) -> None:

@@ -18,14 +18,14 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.execution.step_dependency_config import StepDependencyConfig
 
 from assets.stage_assets import CONCURRENCY_POOL
-from pipelines.orchestration import step_server
-from pipelines.orchestration.iteration_lock import IterationLock, lock_path
+from pipelines.orchestration.runs import step_server
+from pipelines.orchestration.runs.iteration_lock import IterationLock, lock_path
 from warehouse.core.errors import IterationLocked
 from warehouse.core.home import Home
 
 START_METHOD = {"forkserver": {"preload_modules": [step_server.PRELOAD]}}
 LAUNCH_TAG = "flywheel/launch"
-"""On a run of pipelines/orchestration/run_process.py: by which the starter of that process finds it."""
+"""On a run of pipelines/orchestration/runs/process.py: by which the starter of that process finds it."""
 LAUNCHED_TAG = "flywheel/launched_at"
 """On the same run: when that process began, in Unix seconds. Its imports come before what Dagster counts."""
 HANDOVER_S = 20.0
@@ -70,7 +70,7 @@ class HomeExecutor(dg.Executor):
 
     def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[dg.DagsterEvent]:
         """Raises ConfigError for a profile that no step could work under."""
-        from pipelines.orchestration import run_profile  # who only asks for the lock need not wait for what profiles import
+        from pipelines.orchestration.runs import profile as run_profile  # who only asks for the lock need not wait for what profiles import
 
         profile = run_profile.of_run(plan_context.dagster_run.run_config)
         yield from _multiprocess({"max_concurrent": profile.max_parallel, **self._config}).execute(plan_context, execution_plan)

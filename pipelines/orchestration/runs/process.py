@@ -1,4 +1,4 @@
-"""One Dagster run in this process: `python -m pipelines.orchestration.run_process JOB [ITERATION]`. What `flywheel run`
+"""One Dagster run in this process: `python -m pipelines.orchestration.runs.process JOB [ITERATION]`. What `flywheel run`
 starts, and kills, as a whole.
 
 The run is the same job on the same instance as a launch from the UI; only the process that holds it differs. Dagster is imported inside the
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pipelines.orchestration import step_server
 from pipelines.orchestration.instance import open_instance, prepare
+from pipelines.orchestration.runs import step_server
 from warehouse.core.errors import FlywheelError, to_plain
 from warehouse.core.home import Home
 from warehouse.core.machine import check_address_space, refusal
@@ -68,7 +68,7 @@ def _run(home: Home, job: str, key: str | None, run_tag: str) -> int:
     import psutil
     from dagster._core.execution.api import execute_run
 
-    from pipelines.orchestration.executor import LAUNCH_TAG, LAUNCHED_TAG
+    from pipelines.orchestration.runs.executor import LAUNCH_TAG, LAUNCHED_TAG
 
     instance = open_instance(home)
     tags = {LAUNCH_TAG: run_tag, LAUNCHED_TAG: str(psutil.Process().create_time()), **({"dagster/partition": key} if key else {})}
@@ -86,7 +86,7 @@ def _leave(error: FlywheelError) -> None:
 def _report_failed(home: Home, run_tag: str, error: FlywheelError) -> None:
     import dagster as dg
 
-    from pipelines.orchestration.executor import LAUNCH_TAG
+    from pipelines.orchestration.runs.executor import LAUNCH_TAG
 
     instance = open_instance(home)
     for run in instance.get_runs(dg.RunsFilter(tags={LAUNCH_TAG: run_tag})):
@@ -99,7 +99,7 @@ def _create_run(instance: dg.DagsterInstance, definition: Any, job: str, tags: M
     from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
     from pipelines import profiles
-    from pipelines.orchestration import run_profile
+    from pipelines.orchestration.runs import profile as run_profile
 
     location = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(CODE_LOCATION), REPOSITORY)
     return instance.create_run_for_job(

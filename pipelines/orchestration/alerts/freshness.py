@@ -1,7 +1,8 @@
 """How old the newest results of iterations may be: freshness policies, which Dagster's daemon evaluates and its page shows, and the same
-limits for alerts (alert_sensors.py).
+limits for alerts (sensors.py).
 
-A result is expected as often as the schedule ticks that makes it (schedules.py), and is overdue when it is as old as two such intervals.
+A result is expected as often as the schedule ticks that makes it (pipelines/orchestration/schedules.py), and is overdue when it is as old
+as two such intervals.
 """
 
 from __future__ import annotations

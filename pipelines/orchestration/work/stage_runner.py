@@ -1,7 +1,7 @@
 """The StageRunner that assets get: it runs `python -m pipelines.stages` through Dagster Pipes, one subprocess a stage, or one job of a Ray
 cluster where the run's profile says so.
 
-The two exchange files in the stage's folder (pipelines/orchestration/work_folder.py). A finished request is not worked again; a
+The two exchange files in the stage's folder (pipelines/orchestration/work/folder.py). A finished request is not worked again; a
 half-finished one is handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh.
 
 That is how the jobs that complete an iteration or the seed go on. In any other run the stage is what was asked for
@@ -21,9 +21,9 @@ from assets.failures import failure
 from assets.requests import StageRequest, StageResult
 from assets.resources import StageRunner
 from assets.stage_assets import is_asked_for
-from pipelines.orchestration import run_profile
-from pipelines.orchestration.finished_work import find_loss
-from pipelines.orchestration.work_folder import (
+from pipelines.orchestration.runs import profile as run_profile
+from pipelines.orchestration.work.finished_work import find_loss
+from pipelines.orchestration.work.folder import (
     ERROR,
     REQUEST,
     finished_result,

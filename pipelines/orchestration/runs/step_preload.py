@@ -10,7 +10,7 @@ import os
 import warnings
 from importlib import import_module
 
-from pipelines.orchestration.step_server import PRELOADED, RUN_PID_VARIABLE
+from pipelines.orchestration.runs.step_server import PRELOADED, RUN_PID_VARIABLE
 from warehouse.core.processes import die_with
 
 

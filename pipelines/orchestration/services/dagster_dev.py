@@ -1,5 +1,5 @@
-"""`dagster dev` with pipelines/orchestration/dagster_webserver.py for a webserver (Dagster has no setting for it): `python -m
-pipelines.orchestration.dagster_dev …`"""
+"""`dagster dev` with pipelines/orchestration/services/dagster_webserver.py for a webserver (Dagster has no setting for it): `python -m
+pipelines.orchestration.services.dagster_dev …`"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from dagster._cli import dev
 
-OURS = {"dagster_webserver": "pipelines.orchestration.dagster_webserver"}
+OURS = {"dagster_webserver": "pipelines.orchestration.services.dagster_webserver"}
 
 
 def main() -> None:

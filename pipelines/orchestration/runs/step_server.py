@@ -18,10 +18,10 @@ PRELOADED = (
     "upath",
     "great_expectations",
 )
-"""What pipelines/orchestration/step_preload.py imports in the server."""
-PRELOAD = "pipelines.orchestration.step_preload"
+"""What pipelines/orchestration/runs/step_preload.py imports in the server."""
+PRELOAD = "pipelines.orchestration.runs.step_preload"
 RUN_PID_VARIABLE = "FLYWHEEL_RUN_PID"
-"""The process of a step's run, with which the step ends (pipelines/orchestration/step_preload.py)."""
+"""The process of a step's run, with which the step ends (pipelines/orchestration/runs/step_preload.py)."""
 
 
 def start() -> None:

@@ -1,7 +1,7 @@
 """The folder of one stage's work, FLYWHEEL_HOME/work/<iteration>/<stage>: the files that the runner of a stage and its worker exchange.
 
-request.json, then result.json or error.json; progress.json is pipelines/orchestration/progress.py's. Imports nothing heavy: every worker
-reads it first.
+request.json, then result.json or error.json; progress.json is pipelines/orchestration/work/progress.py's. Imports nothing heavy: every
+worker reads it first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dagster's webserver, which refuses pages of another origin: `python -m pipelines.orchestration.dagster_webserver …`, options as
+"""Dagster's webserver, which refuses pages of another origin: `python -m pipelines.orchestration.services.dagster_webserver …`, options as
 Dagster's own.
 
 By itself it takes a GraphQL mutation from any page that is open in a browser of this machine, in the address of a picture even: such a page
@@ -13,7 +13,7 @@ from dagster_webserver import cli
 from dagster_webserver.webserver import DagsterWebserver
 from starlette.middleware import Middleware
 
-from pipelines.orchestration.allowed_hosts import allowed_hosts
+from pipelines.orchestration.services.allowed_hosts import allowed_hosts
 from sandbox.http.origins import OwnPagesOnly
 
 

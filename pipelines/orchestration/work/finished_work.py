@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from assets.requests import StageResult
 from models.checkpoints import checkpoint
-from pipelines.orchestration.work_folder import RESULT, forget_result
+from pipelines.orchestration.work.folder import RESULT, forget_result
 from warehouse.core.errors import CheckpointError, CorruptTable
 from warehouse.core.home import Home, atomic_write
 from warehouse.lineage import registry

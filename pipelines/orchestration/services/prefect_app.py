@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect.server.api.server import create_app
 from starlette.types import ASGIApp
 
-from pipelines.orchestration.allowed_hosts import allowed_hosts
+from pipelines.orchestration.services.allowed_hosts import allowed_hosts
 from sandbox.http.origins import OwnPagesOnly
 
 

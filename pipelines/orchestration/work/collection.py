@@ -3,7 +3,7 @@
 What an episode is, its retries and where it is kept are the episode runner's (agent/episode/runner.py); which sessions and policy serve it
 is the EpisodeService that the worker puts here. So a task fails only where the collection cannot go on, and that ends the flow.
 
-Set Prefect's environment (pipelines/orchestration/prefect_server.py: client_environment) before this module is imported.
+Set Prefect's environment (pipelines/orchestration/services/prefect_server.py: client_environment) before this module is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prefect.futures import as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from agent.episode.episode import EpisodeRequest, Outcome
-from pipelines.orchestration.progress import Progress
+from pipelines.orchestration.work.progress import Progress
 from pipelines.stages.sandboxes import EpisodeService
 
 _SERVICE: list[EpisodeService] = []

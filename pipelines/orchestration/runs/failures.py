@@ -1,4 +1,5 @@
-"""Why a run failed, and whether its launcher, the sensor (sensors.py) or `flywheel run` (pipelines/cli/runs/run.py), launches it again.
+"""Why a run failed, and whether its launcher, the sensor (pipelines/orchestration/sensors.py) or `flywheel run`
+(pipelines/cli/runs/run.py), launches it again.
 
 Only where nobody else has retried: the run is cut off, or a step that Dagster does not retry failed of what may pass. Where
 Dagster has started a stage as often as it may, or a person must fix something, the run stays as it is (docs/failures.md).

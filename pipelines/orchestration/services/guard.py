@@ -1,4 +1,4 @@
-"""Runs one program, and ends it and all its children when another process is gone: `python -m pipelines.orchestration.guard PID
+"""Runs one program, and ends it and all its children when another process is gone: `python -m pipelines.orchestration.services.guard PID
 PROGRAM …`.
 
 For programs whose own children would outlive them, as those of `dagster dev` do. Start it in a session of its own: its process group is

@@ -1,4 +1,4 @@
-"""Sensors that detect what alerts are about, and send them (alerts.py). They are on where a channel is configured."""
+"""Sensors that detect what alerts are about, and send them (channels.py). They are on where a channel is configured."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import dagster as dg
 from assets.keys import ITERATION_OUTPUT
 from assets.profile import Profile
 from assets.resources import WarehouseResource
-from pipelines.orchestration.alerts import EMAIL_VARIABLE, WEBHOOK_VARIABLE, Alert, channels, deliver, post
-from pipelines.orchestration.freshness import overdue
+from pipelines.orchestration.alerts.channels import EMAIL_VARIABLE, WEBHOOK_VARIABLE, Alert, channels, deliver, post
+from pipelines.orchestration.alerts.freshness import overdue
+from pipelines.orchestration.alerts.regressions import eval_drop
 from pipelines.orchestration.jobs import completed, dagster_url
-from pipelines.orchestration.regressions import eval_drop
-from pipelines.orchestration.run_failures import failure_of
+from pipelines.orchestration.runs.failures import failure_of
 from warehouse.core.home import Home
 from warehouse.lineage.releases import releases
 

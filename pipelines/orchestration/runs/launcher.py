@@ -9,7 +9,7 @@ import dagster as dg
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 
-from pipelines.orchestration.living_runs import is_dead
+from pipelines.orchestration.runs.living_runs import is_dead
 from warehouse.core.home import Home
 
 

@@ -25,7 +25,7 @@ from warehouse.core.home import Home, atomic_write
 from warehouse.core.locks import FileLock
 from warehouse.core.processes import die_with_parent
 
-APPLICATION = "pipelines.orchestration.prefect_app:create_guarded_app"
+APPLICATION = "pipelines.orchestration.services.prefect_app:create_guarded_app"
 URL_VARIABLE = "FLYWHEEL_PREFECT_URL"
 PREFERRED_PORT = 4200
 START_TIMEOUT_S = 180.0
