@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.peers.worker_loop import WINDOWS, Window, arguments, serve
 from sandbox.actions import Click
-from sandbox.browser.beginframe import FramedPage
+from sandbox.browser.cdp.beginframe import FramedPage
 from sandbox.browser.input import gestures
 from sandbox.browser.page_session import PageSession
 from sandbox.fleet.manager import Fleet

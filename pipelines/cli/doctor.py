@@ -28,7 +28,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipelines.orchestration.shipped import shipped
-from sandbox.browser.browser import Browser
+from sandbox.browser.cdp.browser import Browser
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, Executable, find_chromium
 from sandbox.desktop.apps import APPS, missing_packages
 from sandbox.tasks.registry import SOURCES

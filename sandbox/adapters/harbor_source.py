@@ -25,7 +25,7 @@ from typing import Any
 
 from sandbox.adapters.adapted_source import version_of
 from sandbox.adapters.harbor_dockerfile import Built, built
-from sandbox.browser.scratch import scratch_root
+from sandbox.browser.isolation.scratch import scratch_root
 from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import TaskSource

@@ -13,11 +13,11 @@ from playwright.async_api import Browser, BrowserContext, Error, HttpCredentials
 
 from sandbox.adopting.records import Site
 from sandbox.adopting.window import SIZE_PX, SiteWindow
-from sandbox.browser import namespace
-from sandbox.browser.playwright_browser import start_chromium
-from sandbox.browser.playwright_page import sandbox_errors
-from sandbox.browser.policy import NetworkPolicy, Way
-from sandbox.browser.proxy import Proxy
+from sandbox.browser.isolation import namespace
+from sandbox.browser.isolation.policy import NetworkPolicy, Way
+from sandbox.browser.isolation.proxy import Proxy
+from sandbox.browser.playwright.browser import start_chromium
+from sandbox.browser.playwright.page import sandbox_errors
 from sandbox.tasks.page_task import PageSettings, Surroundings, WebSettings
 from warehouse.core.errors import ConfigError, SandboxError
 

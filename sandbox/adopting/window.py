@@ -22,8 +22,8 @@ from playwright.async_api import Browser, Error, Request, Route, WebSocketRoute
 from sandbox.adopting.records import Site, is_leaving, origin_of, parts_of, path_of
 from sandbox.adopting.traffic import READS, Sent, Traffic, fields_of
 from sandbox.browser.page import PageNotes
-from sandbox.browser.playwright_page import sandbox_errors, wait_for_load
-from sandbox.browser.playwright_window import PlaywrightWindow
+from sandbox.browser.playwright.page import sandbox_errors, wait_for_load
+from sandbox.browser.playwright.window import PlaywrightWindow
 from sandbox.session import Element
 from sandbox.tasks.page_task import PageSettings, Surroundings, WebSettings
 from warehouse.core.errors import SandboxError

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Protocol
 
-from sandbox.browser.beginframe import FramedPage
-from sandbox.browser.browser import Browser
+from sandbox.browser.cdp.beginframe import FramedPage
+from sandbox.browser.cdp.browser import Browser
+from sandbox.browser.cdp.devtools import DrivenPage
+from sandbox.browser.cdp.plain import LivePage
+from sandbox.browser.cdp.realtime import RealTimePage
 from sandbox.browser.chromium import DEVTOOLS_FLAG, find_chromium
-from sandbox.browser.devtools import DrivenPage
 from sandbox.browser.page import Page
-from sandbox.browser.plain import LivePage
-from sandbox.browser.realtime import RealTimePage
-from sandbox.browser.window import WebWindow
+from sandbox.browser.window.window import WebWindow
 from sandbox.tasks.page_task import PageSettings, Surroundings
 from warehouse.core.errors import ConfigError
 
 Kind = Literal["auto", "beginframe", "plain", "devtools", "playwright"]
-"""devtools: plain, with an address by which a program beside us drives the pages (devtools.py)."""
+"""devtools: plain, with an address by which a program beside us drives the pages (sandbox/browser/cdp/devtools.py)."""
 KINDS: tuple[Kind, ...] = ("auto", "beginframe", "plain", "devtools", "playwright")
 
 
@@ -106,7 +106,7 @@ async def launch(kind: Kind) -> BrowserBackend:
     """Start a browser for sessions of a kind. Raises BrowserMissing, BrowserCrashed, ConfigError."""
     kind = resolve(kind)
     if kind == "playwright":
-        from sandbox.browser.playwright_browser import PlaywrightBackend  # a heavy import that few need
+        from sandbox.browser.playwright.browser import PlaywrightBackend  # a heavy import that few need
 
         return await PlaywrightBackend.launch()
     flags = (DEVTOOLS_FLAG,) if kind == "devtools" else ()

@@ -1,6 +1,6 @@
 """Chromium as a process: finding an executable, launching it in a process group of its own, making sure that it dies with us.
 
-What is said to it over the pipe is not known here (sandbox/browser/browser.py).
+What is said to it over the pipe is not known here (sandbox/browser/cdp/browser.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.browser import namespace
-from sandbox.browser.scratch import Profile, browser_user, readable_root
+from sandbox.browser.isolation import namespace
+from sandbox.browser.isolation.scratch import Profile, browser_user, readable_root
 from sandbox.tasks.page_task import WebSettings
 from warehouse.core.errors import BrowserMissing, ConfigError
 from warehouse.core.identity import content_id
@@ -89,7 +89,8 @@ FLAGS = (
 )
 
 DEVTOOLS_FLAG = "--remote-debugging-port=0"
-"""Lets programs beside us drive the browser, too (devtools.py): it listens on its own loopback and writes the port into a file."""
+"""Lets programs beside us drive the browser, too (sandbox/browser/cdp/devtools.py): it listens on its own loopback and writes the port into
+a file."""
 _DEVTOOLS_FILE = "DevToolsActivePort"
 
 BEGIN_FRAME_FLAGS = (

@@ -23,7 +23,7 @@
 // `closed`, optional, is a list of [host, shadow root] for closed shadow roots, which scripts cannot find by themselves.
 //
 // Only what shows is read: no ids, classes or data attributes, no hidden or covered nodes. Values of scrollable text fields are given
-// whole, as accessibility trees do. Frames are not entered: frames.py asks in each.
+// whole, as accessibility trees do. Frames are not entered: sandbox/browser/window/frames.py asks in each.
 ((options, closed) => {
   "use strict";
   const [areaWidth, areaHeight] = options.area || [window.innerWidth, window.innerHeight];

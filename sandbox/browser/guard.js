@@ -1,6 +1,6 @@
 // Runs in an isolated world of every document, before the page's own scripts. Keeps native popups shut: they are windows of their own,
 // which screenshots do not show and begin-frame control does not draw. A drop-down is chosen from by keyboard or by the select action.
-// Tells what is copied: the browser's clipboard is one for all its sessions, so each session keeps its own (clipboard.py); for the same
+// Tells what is copied: the browser's clipboard is one for all its sessions, so each session keeps its own (sandbox/browser/cdp/clipboard.py); for the same
 // reason the middle button does not paste. `pickers` are the input types whose picker stays shut. `images` are loaded, and kept, before the
 // document's load event: where the page shows one later on, it is there at once, not some unpredictable moment after. `isDrawn`: the page
 // asks for every frame. One that stands still is left out of a frame that comes just after something changed in it.

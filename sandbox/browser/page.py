@@ -1,6 +1,7 @@
 """The Page protocol: one web page under our hands, whatever drives it. And the small values that cross it.
 
-Implementations: beginframe.py (frames and time under control), plain.py (any Chromium, real time), playwright_page.py.
+Implementations: sandbox/browser/cdp/beginframe.py (frames and time under control), sandbox/browser/cdp/plain.py (any Chromium, real time),
+sandbox/browser/playwright/page.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sandbox.tasks.page_task import SentRequest
 from warehouse.core.errors import SandboxError, SandboxTimeout
 from warehouse.storage.screenshots import pictures
 
+ELEMENTS_SCRIPT = Path(__file__).with_name("elements.js").read_text(encoding="utf-8").strip()
 SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8")
 
 
@@ -125,7 +127,7 @@ class Untrusted(Protocol):
 
 @runtime_checkable
 class WebPage(Untrusted, Protocol):
-    """What a Page of a web session has besides (window.py)."""
+    """What a Page of a web session has besides (sandbox/browser/window/window.py)."""
 
     @property
     def url(self) -> str:

@@ -15,11 +15,11 @@ from urllib.parse import unquote, urlsplit
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.browser.browser import environment
+from sandbox.browser.cdp.browser import environment
 from sandbox.browser.input import Refusal, gestures
+from sandbox.browser.isolation.policy import relative_urls
+from sandbox.browser.isolation.scratch import readable_root
 from sandbox.browser.page import SELECT_SCRIPT, HasDevTools, Page, PageNotes, Untrusted, WebPage, call, crop_png, time_limit
-from sandbox.browser.policy import relative_urls
-from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
 from sandbox.session import Observation, Transition, Verdict, first_content, require_open, require_running
 from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, PageTask, PageTasks, Surroundings

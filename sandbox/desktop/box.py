@@ -1,8 +1,8 @@
 """A box: a process namespace of its own in which a display, a session bus, a window manager and applications live, and the pipe to it.
 
-The box is bubblewrap run as the unprivileged user of sandbox/browser/scratch.py: no network, no capabilities, of the host only /usr and a
-few files below /etc, read-only; its home and /tmp are in memory. So nothing of it lies on the host, its display has no socket that
-another program could find, and it ends as a whole, in an instant, when its first process does: on close, when we end (however we end),
+The box is bubblewrap run as the unprivileged user of sandbox/browser/isolation/scratch.py: no network, no capabilities, of the host only
+/usr and a few files below /etc, read-only; its home and /tmp are in memory. So nothing of it lies on the host, its display has no socket
+that another program could find, and it ends as a whole, in an instant, when its first process does: on close, when we end (however we end),
 and when its input ends. What runs inside is sandbox/desktop/inside; what is said to it is sandbox/desktop/local.py's business.
 """
 
@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, cast
 
 import psutil
 
-from sandbox.browser.scratch import browser_user, readable_root, scratch_root
+from sandbox.browser.isolation.scratch import browser_user, readable_root, scratch_root
 from sandbox.desktop.apps import require
 from sandbox.desktop.wine import TEMPLATE_ROOT, template_root
 from sandbox.terminal.bubblewrap import find_bubblewrap

@@ -2,8 +2,8 @@
 is, is not known here (sandbox/desktop/qemu.py).
 
 The image is never written: the machine writes to an overlay of its own, and its snapshots lie there. The guest reaches nothing but QEMU's
-own DHCP; what reaches the guest is that one port. QEMU runs as the unprivileged user of sandbox/browser/scratch.py, under its own seccomp
-filter, in a folder of its own, and is killed by the kernel with the thread that started it.
+own DHCP; what reaches the guest is that one port. QEMU runs as the unprivileged user of sandbox/browser/isolation/scratch.py, under its own
+seccomp filter, in a folder of its own, and is killed by the kernel with the thread that started it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from sandbox.browser.scratch import Profile, browser_user, reap_profiles
+from sandbox.browser.isolation.scratch import Profile, browser_user, reap_profiles
 from sandbox.desktop.qmp import Qmp
 from warehouse.core.errors import DesktopCrashed, DesktopMissing, SandboxError
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
 
-from sandbox.browser.scratch import browser_user, scratch_root
+from sandbox.browser.isolation.scratch import browser_user, scratch_root
 from warehouse.core.errors import SandboxError
 from warehouse.core.identity import content_id
 

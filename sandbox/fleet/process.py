@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sandbox.browser.scratch import reap_profiles
+from sandbox.browser.isolation.scratch import reap_profiles
 from sandbox.fleet.channel import Channel, Params
 from sandbox.fleet.settings import FleetSettings
 from warehouse.core.errors import SandboxError, SandboxTimeout

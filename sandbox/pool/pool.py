@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from sandbox.browser.backend import Kind, resolve
+from sandbox.browser.isolation.scratch import reap_profiles
 from sandbox.browser.page_session import Limits
-from sandbox.browser.scratch import reap_profiles
 from sandbox.pool.kinds import PooledSession, limits_at_once
 from sandbox.pool.lease_queue import LeaseQueue
 from sandbox.pool.slots import LocalSlot, RecyclePolicy, Slots

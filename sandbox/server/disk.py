@@ -9,7 +9,7 @@ import errno
 import shutil
 from collections.abc import Callable
 
-from sandbox.browser.scratch import scratch_root
+from sandbox.browser.isolation.scratch import scratch_root
 from warehouse.core.errors import SandboxBusy, SandboxError
 
 MIB = 1 << 20

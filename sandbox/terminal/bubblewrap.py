@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from sandbox.browser.scratch import browser_user
+from sandbox.browser.isolation.scratch import browser_user
 from sandbox.terminal.seccomp import filter_program
 from warehouse.core.errors import BubblewrapMissing, MachineLimit
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sandbox.browser.scratch import browser_user
+from sandbox.browser.isolation.scratch import browser_user
 from sandbox.terminal.bubblewrap import (
     ENVIRONMENT,
     HOME,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TypeVar
 
-from sandbox.browser.scratch import BrowserUser
+from sandbox.browser.isolation.scratch import BrowserUser
 from sandbox.file_rights import rights_of
 from warehouse.core.errors import SandboxError
 

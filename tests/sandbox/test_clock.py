@@ -15,9 +15,9 @@ import pytest
 
 from sandbox import actions
 from sandbox.browser.backend import launch
-from sandbox.browser.beginframe import FramedPage
+from sandbox.browser.cdp.beginframe import FramedPage
+from sandbox.browser.isolation.scratch import readable_root
 from sandbox.browser.page_session import PageSession
-from sandbox.browser.scratch import readable_root
 from sandbox.tasks.page_task import PageSettings
 from sandbox.tasks.task import Task
 from tests.sandbox.html_pages import HtmlSource

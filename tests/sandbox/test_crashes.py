@@ -15,11 +15,11 @@ import pytest
 
 from sandbox import actions
 from sandbox.browser.backend import CdpBackend
-from sandbox.browser.browser import Browser
-from sandbox.browser.cdp import Connection, Params
+from sandbox.browser.cdp.browser import Browser
+from sandbox.browser.cdp.connection import Connection, Params
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, NO_SANDBOX_VARIABLE, find_chromium
+from sandbox.browser.isolation.scratch import Profile, browser_user, readable_root, reap_profiles
 from sandbox.browser.page_session import Limits
-from sandbox.browser.scratch import Profile, browser_user, readable_root, reap_profiles
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.slots import RecyclePolicy
 from sandbox.tasks.page_task import PageSettings, Site, WebSettings

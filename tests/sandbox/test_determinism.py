@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.reproducibility import any_action, compare
 from sandbox import actions
-from sandbox.browser.beginframe import GESTURE_FRAME_MS, FramedPage
+from sandbox.browser.cdp.beginframe import GESTURE_FRAME_MS, FramedPage
 from sandbox.browser.page_session import PageSession
 from sandbox.pool.pool import SessionPool
 from sandbox.session import Element

@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page, async_playwright
 
-from sandbox.browser.devtools import DrivenPage
+from sandbox.browser.cdp.devtools import DrivenPage
 from sandbox.browser.page_session import Limits, PageSession
 from sandbox.pool.pool import SessionPool
 from sandbox.session import Session

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from sandbox import actions
-from sandbox.browser import namespace
+from sandbox.browser.isolation import namespace
+from sandbox.browser.isolation.scratch import browser_user, readable_root
 from sandbox.browser.page_session import PageSession
-from sandbox.browser.scratch import browser_user, readable_root
-from sandbox.browser.workspace_files import Refused, put_download, safe_name, stage_upload
+from sandbox.browser.window.workspace_files import Refused, put_download, safe_name, stage_upload
 from sandbox.session import Observation
 from sandbox.tasks.page_task import PageSettings
 from tests.sandbox.web_pages import SHOP, TASK, Bench, bench, click, keys, page_value

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sandbox import actions
-from sandbox.browser import request_order
 from sandbox.browser.page_session import PageSession
+from sandbox.browser.window import request_order
 from sandbox.session import Observation, Transition
 from sandbox.tasks.page_task import Site
 from tests.sandbox.web_pages import Bench, bench, noted

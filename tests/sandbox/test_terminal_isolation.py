@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from sandbox.actions import ToolCall
-from sandbox.browser.scratch import browser_user
+from sandbox.browser.isolation.scratch import browser_user
 from sandbox.terminal.bubblewrap import JailLimits
 from sandbox.terminal.cgroups import PREFIX, hierarchies
 from sandbox.terminal.jail import Jail

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from sandbox import actions
-from sandbox.browser import namespace
+from sandbox.browser.isolation import namespace
+from sandbox.browser.isolation.policy import NetworkPolicy, Way, is_below, is_public, relative_urls
+from sandbox.browser.isolation.proxy import Outside, Proxy, Stream
 from sandbox.browser.page_session import PageSession
-from sandbox.browser.policy import NetworkPolicy, Way, is_below, is_public, relative_urls
-from sandbox.browser.proxy import Outside, Proxy, Stream
 from sandbox.session import Observation
 from sandbox.tasks.page_task import Site, WebSettings
 from tests.sandbox.web_pages import SHOP, Bench, bench, click, page_value
@@ -280,7 +280,7 @@ def test_an_allowed_host_is_reached_and_no_other(web: Bench, monkeypatch: pytest
 
     server = web.runner.run(start())
     outside = FakeOutside({"api.example": ["93.184.216.34"], "evil.example": ["93.184.216.35"]}, server.sockets[0].getsockname()[1])
-    monkeypatch.setattr("sandbox.browser.window.Outside", lambda: outside)
+    monkeypatch.setattr("sandbox.browser.window.window.Outside", lambda: outside)
 
     async def use(session: PageSession, first: Observation) -> None:
         fetching = "fetch({!r}).then((answer) => answer.text()).catch(() => 'refused').then((text) => globalThis.got = text); 0"

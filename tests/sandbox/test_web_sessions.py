@@ -178,7 +178,7 @@ def test_the_downloads_of_an_episode_are_limited_together(web: Bench, tmp_path: 
 
     said = web.run(use, workspace=tmp_path, max_downloads_mib=20 / 1024 / 1024)
     assert all("may have 1.90735e-05 MiB together" in line for line in said[1:])
-    monkeypatch.setattr("sandbox.browser.downloads.MAX_DOWNLOADS", 2)
+    monkeypatch.setattr("sandbox.browser.window.downloads.MAX_DOWNLOADS", 2)
     said = web.run(use, workspace=tmp_path)
     assert "downloaded" in said[1] and "refused: there were 2 in this episode" in said[2]
     assert len(list((tmp_path / "Downloads").iterdir())) == 3

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from sandbox.browser.cdp import Connection, Params
+from sandbox.browser.cdp.connection import Connection, Params
 
 FOLLOWING = {"autoAttach": True, "waitForDebuggerOnStart": False, "flatten": True, "filter": [{"type": "iframe"}]}
 

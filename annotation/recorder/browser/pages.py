@@ -23,7 +23,7 @@ from annotation.recorder.browser.frames import Frames
 from annotation.recorder.privacy.secret_names import SOURCE
 from annotation.recorder.screen.sign import HEIGHT_PX
 from sandbox.browser import backend
-from sandbox.browser.cdp import Connection, Params
+from sandbox.browser.cdp.connection import Connection, Params
 from warehouse.core.errors import BrowserCrashed, RecorderUnavailable, SandboxError
 
 SCRIPT = Path(__file__).with_name("script.js")

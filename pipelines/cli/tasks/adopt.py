@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from pipelines.cli.options import SetOption, console, home_of, overrides
 from sandbox.adopting.records import PASSWORD
-from sandbox.browser.policy import is_this_machine
+from sandbox.browser.isolation.policy import is_this_machine
 from warehouse.core.errors import ConfigError
 from warehouse.core.locks import FileLock
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from sandbox.browser.scratch import readable_root
+from sandbox.browser.isolation.scratch import readable_root
 from sandbox.cache import cache_folder
 from sandbox.terminal.bubblewrap import PYTHON
 from warehouse.core.errors import WebAppMissing

@@ -1,6 +1,6 @@
 """One running browser: its process, its debugging pipe, and what all its pages share: the frame lock, and who owns a new page.
 
-What happens inside a page is the business of the page classes (cdp_page.py, beginframe.py, plain.py).
+What happens inside a page is the business of the page classes (page.py, beginframe.py, plain.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sandbox.browser.cdp import Connection, OnTarget, Params
+from sandbox.browser.cdp.clipboard import ClipboardWriter
+from sandbox.browser.cdp.connection import Connection, OnTarget, Params
 from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
-from sandbox.browser.clipboard import ClipboardWriter
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
 
 _LOG = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from sandbox.browser.scratch import browser_user
+from sandbox.browser.isolation.scratch import browser_user
 from sandbox.file_rights import rights_of
 
 DOWNLOADS = "Downloads"

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.browser.browser import Browser
-from sandbox.browser.cdp import Params
-from sandbox.browser.workspace_files import Refused, put_download
+from sandbox.browser.cdp.browser import Browser
+from sandbox.browser.cdp.connection import Params
+from sandbox.browser.window.workspace_files import Refused, put_download
 from sandbox.tasks.page_task import WebSettings
 from warehouse.core.errors import SandboxError
 

@@ -17,16 +17,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from sandbox.browser.beginframe import GESTURE_FRAME_MS, PageClock
-from sandbox.browser.browser import Browser
-from sandbox.browser.cdp import Listener, Params
-from sandbox.browser.cdp_page import PROCESS_ENDED, WORLD, CdpPage
-from sandbox.browser.frames import FrameReader
+from sandbox.browser.cdp.beginframe import GESTURE_FRAME_MS, PageClock
+from sandbox.browser.cdp.browser import Browser
+from sandbox.browser.cdp.connection import Listener, Params
+from sandbox.browser.cdp.page import PROCESS_ENDED, WORLD, CdpPage
 from sandbox.browser.input import Phase
+from sandbox.browser.isolation.policy import NetworkPolicy, Way, is_below
+from sandbox.browser.isolation.proxy import Proxy
 from sandbox.browser.page import PageNotes
-from sandbox.browser.policy import NetworkPolicy, Way, is_below
-from sandbox.browser.proxy import Proxy
-from sandbox.browser.request_order import RequestOrder
+from sandbox.browser.window.frames import FrameReader
+from sandbox.browser.window.request_order import RequestOrder
 from sandbox.tasks.page_task import MAX_BODY_CHARS, PageSettings, SentRequest, WebSettings
 from warehouse.core.errors import BrowserCrashed
 

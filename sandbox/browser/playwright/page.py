@@ -17,8 +17,9 @@ from typing import Any, Literal
 from playwright.async_api import Browser, BrowserContext, CDPSession, Dialog, Error, Frame, Request, Route
 from playwright.async_api import Page as TheirPage
 
-from sandbox.browser.browser import NO_SANDBOX
+from sandbox.browser.cdp.browser import NO_SANDBOX
 from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
+from sandbox.browser.isolation.policy import is_below, relative_urls
 from sandbox.browser.page import (
     FORGET_COMMAND,
     FORGET_SCRIPT,
@@ -30,7 +31,6 @@ from sandbox.browser.page import (
     PageNotes,
     guard_script,
 )
-from sandbox.browser.policy import is_below, relative_urls
 from warehouse.core.errors import BrowserCrashed, SandboxError
 
 

@@ -1,8 +1,8 @@
 """Frames: what shows on a whole page, its frames and closed shadow trees included, as one list of elements in the page's coordinates.
 
-All frames of a page live in one process (chromium.py), so one debugging session reaches them all. Each is read by elements.js in our own
-isolated world, where the page's scripts cannot meddle, and what a frame's surroundings cover is left out. Frames inside shadow trees are
-not entered.
+All frames of a page live in one process (sandbox/browser/chromium.py), so one debugging session reaches them all. Each is read by
+elements.js in our own isolated world, where the page's scripts cannot meddle, and what a frame's surroundings cover is left out. Frames
+inside shadow trees are not entered.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from sandbox.browser.cdp import Params
+from sandbox.browser.cdp.connection import Params
+from sandbox.browser.page import ELEMENTS_SCRIPT
 from sandbox.session import Element
 from warehouse.core.errors import SandboxError
 
 Send = Callable[[str, Params], Awaitable[Params]]
 
-_HERE = Path(__file__)
-_EXTRACT = _HERE.with_name("elements.js").read_text(encoding="utf-8").strip()
-_FRAMES = _HERE.with_name("frames.js").read_text(encoding="utf-8").strip()
+_FRAMES = Path(__file__).with_name("frames.js").read_text(encoding="utf-8").strip()
 MAX_DEPTH = 5
 MAX_HOSTS = 40
 
@@ -131,7 +130,7 @@ class FrameReader:
     async def _tool(self, frame: Params) -> str:
         key = (str(frame["id"]), str(frame["loaderId"]))
         if key not in self._tools:
-            expression = f"({_FRAMES})({_EXTRACT})"
+            expression = f"({_FRAMES})({ELEMENTS_SCRIPT})"
             made = await self._send("Runtime.evaluate", {"expression": expression, "contextId": await self._world_of(frame)})
             self._tools[key] = str(made["result"].get("objectId"))
         return self._tools[key]

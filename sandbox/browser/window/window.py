@@ -23,23 +23,23 @@ from typing import Any, Self
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.browser import namespace
-from sandbox.browser.beginframe import PageClock
-from sandbox.browser.browser import Browser
-from sandbox.browser.cdp import Params
-from sandbox.browser.cdp_page import create_target
+from sandbox.browser.cdp.beginframe import PageClock
+from sandbox.browser.cdp.browser import Browser
+from sandbox.browser.cdp.connection import Params
+from sandbox.browser.cdp.page import create_target
 from sandbox.browser.chromium import check_sandbox
-from sandbox.browser.dialogs import Dialogs
-from sandbox.browser.downloads import Downloads
 from sandbox.browser.input import Phase, find_key
+from sandbox.browser.isolation import namespace
+from sandbox.browser.isolation.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, relative_urls
+from sandbox.browser.isolation.proxy import Outside, Proxy
 from sandbox.browser.page import SELECT_SCRIPT, PageNotes, tabs_line
-from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, relative_urls
-from sandbox.browser.proxy import Outside, Proxy
-from sandbox.browser.request_order import RequestOrder
-from sandbox.browser.tab_kinds import FramedTab, tab_class
-from sandbox.browser.tabs import Tab
-from sandbox.browser.uploads import Uploads
-from sandbox.browser.workspace_files import Staging
+from sandbox.browser.window.dialogs import Dialogs
+from sandbox.browser.window.downloads import Downloads
+from sandbox.browser.window.request_order import RequestOrder
+from sandbox.browser.window.tab_kinds import FramedTab, tab_class
+from sandbox.browser.window.tabs import Tab
+from sandbox.browser.window.uploads import Uploads
+from sandbox.browser.window.workspace_files import Staging
 from sandbox.session import Element
 from sandbox.tasks.page_task import MAX_SENT, PageSettings, SentRequest, Surroundings
 from warehouse.core.errors import BrowserCrashed, ConfigError, SandboxError

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.browser.cdp import Params
+from sandbox.browser.cdp.connection import Params
 from sandbox.session import Element
 from warehouse.storage.screenshots import pictures
 

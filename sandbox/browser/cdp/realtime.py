@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from sandbox.browser.beginframe import FramedPage
-from sandbox.browser.cdp import Params
+from sandbox.browser.cdp.beginframe import FramedPage
+from sandbox.browser.cdp.connection import Params
 
 
 class RealTime(FramedPage):

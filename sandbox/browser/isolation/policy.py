@@ -1,8 +1,8 @@
 """What a page may reach: pure decisions about addresses, for one page's files and for a web session's network, and how addresses are
 printed. Nothing is connected here.
 
-The same decision is made twice for every request of a web session: where the browser asks whether it may (cdp_page.py, tabs.py) and,
-for good, where the connection would be made (proxy.py).
+The same decision is made twice for every request of a web session: where the browser asks whether it may (sandbox/browser/cdp/page.py,
+sandbox/browser/window/tabs.py) and, for good, where the connection would be made (proxy.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A browser's DevTools address for a program beside us: agents that are given a browser connect to it there, and drive a leased page.
 
-The browser listens in its own network (namespace.py), where no program is but the browser. Here is a port of this machine's loopback whose
-connections are carried there. Every program that reaches it can drive the browser: it is for programs of this machine's own users.
+The browser listens in its own network (sandbox/browser/isolation/namespace.py), where no program is but the browser. Here is a port of this
+machine's loopback whose connections are carried there. Every program that reaches it can drive the browser: it is for programs of this
+machine's own users.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from base64 import b64encode
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from sandbox.browser import namespace
-from sandbox.browser.browser import Browser
-from sandbox.browser.cdp import Params
-from sandbox.browser.plain import LivePage
-from sandbox.browser.policy import file_answer
+from sandbox.browser.cdp.browser import Browser
+from sandbox.browser.cdp.connection import Params
+from sandbox.browser.cdp.plain import LivePage
+from sandbox.browser.isolation import namespace
+from sandbox.browser.isolation.policy import file_answer
 from warehouse.core.errors import ConfigError
 
 BLOCK_BYTES = 2**16
@@ -38,7 +39,7 @@ class DrivenPage(LivePage):
         self.browser.connection.end(self._session_id, "The page was closed.")
 
     async def devtools(self) -> str:
-        """The address, until the page is closed; see HasDevTools (page.py)."""
+        """The address, until the page is closed; see HasDevTools (sandbox/browser/page.py)."""
         if self._devtools is None:
             self._devtools = await DevTools.open(self.browser)
         return self._devtools.url

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from sandbox.browser.policy import NetworkPolicy, Way, is_public
+from sandbox.browser.isolation.policy import NetworkPolicy, Way, is_public
 from sandbox.tasks.page_task import Connect
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

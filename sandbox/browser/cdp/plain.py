@@ -11,8 +11,8 @@ import time
 from base64 import b64decode
 from collections.abc import Sequence
 
-from sandbox.browser.cdp import Params
-from sandbox.browser.cdp_page import CdpPage
+from sandbox.browser.cdp.connection import Params
+from sandbox.browser.cdp.page import CdpPage
 from sandbox.browser.input import Pause, Phase
 
 

@@ -1,4 +1,4 @@
-"""PlaywrightBackend: the Chromium that Playwright starts. It opens pages (playwright_page.py) and windows (playwright_window.py)."""
+"""PlaywrightBackend: the Chromium that Playwright starts. It opens pages (page.py) and windows (window.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from playwright.async_api import Browser, Error, Playwright, async_playwright
 
 from sandbox.browser.chromium import FLAGS, find_chromium, resolver_flag
 from sandbox.browser.page import Page
-from sandbox.browser.playwright_page import PlaywrightPage, sandbox_errors
-from sandbox.browser.playwright_window import PlaywrightWindow
+from sandbox.browser.playwright.page import PlaywrightPage, sandbox_errors
+from sandbox.browser.playwright.window import PlaywrightWindow
 from sandbox.tasks.page_task import PageSettings, Surroundings
 from warehouse.core.errors import BrowserCrashed, BrowserMissing
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from sandbox.browser.cdp import Params
+from sandbox.browser.cdp.connection import Params
 
 TURN_S = 1.0
 QUIET_S = 0.1

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 
-from sandbox.browser import loopback
+from sandbox.browser.isolation import loopback
 from warehouse.core.errors import SandboxError
 
 _CLONE_NEWNET = 0x40000000

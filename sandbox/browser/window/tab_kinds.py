@@ -7,12 +7,12 @@ import time
 from functools import partial
 from typing import ClassVar
 
-from sandbox.browser.beginframe import EPOCH_S, EXTRA_FRAME_MS, FramedPage, budget_ms
-from sandbox.browser.cdp import Listener, Params
-from sandbox.browser.plain import LivePage
-from sandbox.browser.realtime import RealTime
-from sandbox.browser.request_order import Request
-from sandbox.browser.tabs import UNAWAITED, Tab, TabWindow
+from sandbox.browser.cdp.beginframe import EPOCH_S, EXTRA_FRAME_MS, FramedPage, budget_ms
+from sandbox.browser.cdp.connection import Listener, Params
+from sandbox.browser.cdp.plain import LivePage
+from sandbox.browser.cdp.realtime import RealTime
+from sandbox.browser.window.request_order import Request
+from sandbox.browser.window.tabs import UNAWAITED, Tab, TabWindow
 
 
 class FramedTab(Tab, FramedPage):

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.browser.browser import Browser
-from sandbox.browser.cdp import Params
-from sandbox.browser.cdp_page import CdpPage, answers_without_frame
+from sandbox.browser.cdp.browser import Browser
+from sandbox.browser.cdp.connection import Params
+from sandbox.browser.cdp.page import CdpPage, answers_without_frame
 from sandbox.browser.input import Pause, Phase
 from sandbox.tasks.page_task import PageSettings
 from warehouse.core.errors import SandboxError

@@ -1,5 +1,5 @@
-"""PlaywrightWindow: a web session driven by Playwright, in real time: the independent check of window.py, by its own navigation, tabs,
-waiting and input, behind the same policy and proxy.
+"""PlaywrightWindow: a web session driven by Playwright, in real time: the independent check of sandbox/browser/window/window.py, by its own
+navigation, tabs, waiting and input, behind the same policy and proxy.
 
 It has no file uploads, no closed shadow trees and no dialogs for the agent; it raises ConfigError for a task that asks for these dialogs.
 """
@@ -15,19 +15,18 @@ from playwright.async_api import Page as TheirPage
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.browser import namespace
 from sandbox.browser.chromium import check_sandbox
 from sandbox.browser.input import find_key
-from sandbox.browser.page import SELECT_SCRIPT, call, guard_script, tabs_line
-from sandbox.browser.playwright_page import PlaywrightPage, sandbox_errors, wait_for_load
-from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, relative_urls
-from sandbox.browser.proxy import Outside, Proxy
-from sandbox.browser.workspace_files import Refused, put_download
+from sandbox.browser.isolation import namespace
+from sandbox.browser.isolation.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, relative_urls
+from sandbox.browser.isolation.proxy import Outside, Proxy
+from sandbox.browser.page import ELEMENTS_SCRIPT, SELECT_SCRIPT, call, guard_script, tabs_line
+from sandbox.browser.playwright.page import PlaywrightPage, sandbox_errors, wait_for_load
+from sandbox.browser.window.workspace_files import Refused, put_download
 from sandbox.session import Element
 from sandbox.tasks.page_task import MAX_BODY_CHARS, MAX_SENT, PageSettings, SentRequest, Surroundings, WebSettings
 from warehouse.core.errors import ConfigError
 
-_EXTRACT = Path(__file__).with_name("elements.js").read_text(encoding="utf-8").strip()
 _MAX_DEPTH = 5
 
 
@@ -185,7 +184,7 @@ class PlaywrightWindow(PlaywrightPage):
     async def _read(self, frame: Frame, clip: tuple[float, ...], depth: int) -> list[dict[str, Any]]:
         """One frame's elements, each inner frame replaced by what shows in it."""
         found: list[dict[str, Any]] = []
-        for item in await frame.evaluate(call(_EXTRACT, {"clip": clip, "frames": True})):
+        for item in await frame.evaluate(call(ELEMENTS_SCRIPT, {"clip": clip, "frames": True})):
             if item["role"] != "frame":
                 found.append(item)
             elif depth < _MAX_DEPTH and item["frame"] < len(frame.child_frames):

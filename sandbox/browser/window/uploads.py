@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.browser.cdp import Params
-from sandbox.browser.workspace_files import Refused, stage_upload
+from sandbox.browser.cdp.connection import Params
+from sandbox.browser.window.workspace_files import Refused, stage_upload
 
 
 class Fillable(Protocol):

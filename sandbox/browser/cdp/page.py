@@ -1,7 +1,7 @@
 """What the pages that we drive by the DevTools protocol share: opening, the network policy, dialogs, crashes, evaluation, input.
 
 Policy: a page may load files below its root and nothing else; a navigation away is answered with "no content", which leaves the page
-where it is; dialogs are accepted, popups closed, downloads refused. What a web session may do beyond that: tabs.py.
+where it is; dialogs are accepted, popups closed, downloads refused. What a web session may do beyond that: sandbox/browser/window/tabs.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from sandbox.browser.browser import Browser
-from sandbox.browser.cdp import Listener, Params
-from sandbox.browser.clipboard import pastes
+from sandbox.browser.cdp.browser import Browser
+from sandbox.browser.cdp.clipboard import pastes
+from sandbox.browser.cdp.connection import Listener, Params
 from sandbox.browser.input import CdpInput, Gesture, Phase, PointerMove, PointerUp, Wheel
+from sandbox.browser.isolation.policy import is_below, relative_urls
 from sandbox.browser.page import (
     FORGET_COMMAND,
     FORGET_SCRIPT,
@@ -29,7 +30,6 @@ from sandbox.browser.page import (
     PageNotes,
     guard_script,
 )
-from sandbox.browser.policy import is_below, relative_urls
 from sandbox.tasks.page_task import PageSettings
 from warehouse.core.errors import BrowserCrashed, SandboxError
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from sandbox.browser.cdp import Connection, OnTarget, Params
+from sandbox.browser.cdp.connection import Connection, OnTarget, Params
 from sandbox.browser.input import KeyStroke, Phase
 
 MAX_TEXT_CHARS = 1_000_000

@@ -1,0 +1,1 @@
+"""Pages and windows driven by Playwright: the independent check of our own."""
