@@ -4,12 +4,12 @@ assets/routing.py.
 
 import dagster as dg
 
-from assets.instances import first_instance
-from assets.metadata import data_version, describe, of_result, picture
-from assets.requests import AnnotateRequest, CollectRequest
-from assets.resources import ProfileResource, StageRunner, WarehouseResource
-from assets.stage_assets import stage_asset
-from assets.task_pool import task_pool_of
+from assets.stages.metadata import data_version, describe, of_result, picture
+from assets.stages.requests import AnnotateRequest, CollectRequest
+from assets.stages.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.stages.stage_assets import stage_asset
+from assets.tasks.instances import first_instance
+from assets.tasks.pool import task_pool_of
 from warehouse.lineage import registry
 from warehouse.reporting.screens import sample_screens
 from warehouse.reporting.svg import as_markdown

@@ -8,11 +8,11 @@ from typing import Any
 import dagster as dg
 import pyarrow.compute as pc
 
-from assets.handoff import iteration_input
-from assets.metadata import describe
-from assets.profile import Profile
-from assets.resources import ProfileResource, WarehouseResource
-from assets.stage_assets import stage_assets, stage_spec
+from assets.iterations.handoff import iteration_input
+from assets.settings.profile import Profile
+from assets.stages.metadata import describe
+from assets.stages.resources import ProfileResource, WarehouseResource
+from assets.stages.stage_assets import stage_assets, stage_spec
 from warehouse.datasets.mixing import mixed
 from warehouse.routing.samples import Kind
 from warehouse.storage.sql.query import connect

@@ -8,10 +8,10 @@ import dagster as dg
 
 from agent.gateway.episodes import LeftOut, finished
 from agent.gateway.log import has_log
-from assets.metadata import data_version, describe
 from assets.people import GROUP, Row, add_episodes, add_tasks, episodes_taken, keep_others, store_rows
-from assets.resources import WarehouseResource
-from assets.stage_assets import stage_asset
+from assets.stages.metadata import data_version, describe
+from assets.stages.resources import WarehouseResource
+from assets.stages.stage_assets import stage_asset
 from warehouse.storage.content import content_digest
 
 STAGE = "gateway_episodes"

@@ -11,13 +11,13 @@ import dagster as dg
 
 from agent.judging.reports import judges_of, report_table, report_words
 from agent.judging.samples import known_digest, orm_dataset, orm_members, orm_samples
-from assets.iteration_keys import previous_key
-from assets.metadata import data_version, describe, of_result, picture
-from assets.profile import Profile
-from assets.requests import JudgeRequest, SupervisedRequest
-from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.iterations.keys import previous_key
 from assets.routing import COLLECTED
-from assets.stage_assets import stage_asset, stage_assets, stage_spec
+from assets.settings.profile import Profile
+from assets.stages.metadata import data_version, describe, of_result, picture
+from assets.stages.requests import JudgeRequest, SupervisedRequest
+from assets.stages.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.stages.stage_assets import stage_asset, stage_assets, stage_spec
 from assets.training import policy_into
 from models.judges.own import OwnJudge
 from models.judges.registry import JUDGES

@@ -20,11 +20,11 @@ from annotation.storage import changes
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url, has_default
 from annotation.storage.migrating import open_database
-from assets.handoff import INPUT
-from assets.metadata import data_version, describe
-from assets.profile import PeopleSettings
-from assets.resources import ProfileResource, WarehouseResource
-from assets.stage_assets import stage_asset
+from assets.iterations.handoff import INPUT
+from assets.settings.profile import PeopleSettings
+from assets.stages.metadata import data_version, describe
+from assets.stages.resources import ProfileResource, WarehouseResource
+from assets.stages.stage_assets import stage_asset
 from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
 from warehouse.datasets.provenance import PEOPLE, UNKNOWN, Source, add_sources

@@ -19,11 +19,11 @@ from annotation.service.intake.wording import Wording
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
 from assets import people
-from assets.metadata import data_version, describe
 from assets.people import GROUP, RECORDED_STAGE, Row
-from assets.profile import Profile
-from assets.resources import ProfileResource, WarehouseResource
-from assets.stage_assets import stage_asset
+from assets.settings.profile import Profile
+from assets.stages.metadata import data_version, describe
+from assets.stages.resources import ProfileResource, WarehouseResource
+from assets.stages.stage_assets import stage_asset
 from warehouse.core.errors import FlywheelError, NotNow
 from warehouse.core.home import Home
 from warehouse.datasets.provenance import RECORDINGS, UNKNOWN, Source, add_sources

@@ -5,13 +5,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.iteration_keys import previous_key
-from assets.keys import rl_asset_key
-from assets.metadata import ITERATIONS_DRAWN, data_version, describe, of_result, picture
-from assets.profile import Profile
-from assets.requests import EvaluateRequest
-from assets.resources import ProfileResource, StageRunner, WarehouseResource
-from assets.stage_assets import stage_asset
+from assets.iterations.keys import previous_key
+from assets.settings.profile import Profile
+from assets.stages.asset_keys import rl_asset_key
+from assets.stages.metadata import ITERATIONS_DRAWN, data_version, describe, of_result, picture
+from assets.stages.requests import EvaluateRequest
+from assets.stages.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.stages.stage_assets import stage_asset
 from warehouse.core.stages import SEED_ITERATION, joint_name, rl_stage
 from warehouse.evaluation.choosing import outcomes_to_choose
 from warehouse.evaluation.evaluations import evaluations as evaluated

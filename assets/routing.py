@@ -9,9 +9,9 @@ import dagster as dg
 
 from agent.grammars.compact import read_elements
 from agent.judging.samples import without_verifier
-from assets.metadata import data_version, data_version_in_parts, describe, picture
-from assets.resources import ProfileResource, WarehouseResource
-from assets.stage_assets import stage_asset, stage_assets, stage_spec
+from assets.stages.metadata import data_version, data_version_in_parts, describe, picture
+from assets.stages.resources import ProfileResource, WarehouseResource
+from assets.stages.stage_assets import stage_asset, stage_assets, stage_spec
 from warehouse.quality.filters import iteration_verdicts
 from warehouse.quality.verdict_counts import VerdictCounter
 from warehouse.reporting.charts import routing_flow

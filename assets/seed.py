@@ -8,14 +8,14 @@ from typing import Any
 
 import dagster as dg
 
-from assets.handoff import open_iteration
-from assets.instance_rows import evaluated_instances
-from assets.iteration_keys import iteration_key
-from assets.metadata import data_version, describe, of_result
-from assets.requests import DemonstrateRequest, InitialiseRequest
-from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.iterations.handoff import open_iteration
+from assets.iterations.keys import iteration_key
 from assets.seed_data.tutorials import tutorials
-from assets.stage_assets import stage_asset
+from assets.stages.metadata import data_version, describe, of_result
+from assets.stages.requests import DemonstrateRequest, InitialiseRequest
+from assets.stages.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.stages.stage_assets import stage_asset
+from assets.tasks.instance_rows import evaluated_instances
 from sandbox.tasks.licences import task_sources
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in

@@ -9,15 +9,15 @@ import dagster as dg
 from pydantic import BaseModel
 
 from assets.critics import critic_start
-from assets.failures import RETRYABLE
-from assets.handoff import iteration_input
-from assets.iteration_keys import iteration_number, previous_key
-from assets.keys import rl_asset_key
-from assets.metadata import data_version, describe, of_result, picture
-from assets.requests import MergeRequest, RlRequest, StageResult, SupervisedRequest
-from assets.resources import ProfileResource, StageRunner, WarehouseResource
-from assets.stage_assets import is_asked_for, stage_asset
-from assets.value_gate import report_if_shut
+from assets.gates.value_gate import report_if_shut
+from assets.iterations.handoff import iteration_input
+from assets.iterations.keys import iteration_number, previous_key
+from assets.stages.asset_keys import rl_asset_key
+from assets.stages.failures import RETRYABLE
+from assets.stages.metadata import data_version, describe, of_result, picture
+from assets.stages.requests import MergeRequest, RlRequest, StageResult, SupervisedRequest
+from assets.stages.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.stages.stage_assets import is_asked_for, stage_asset
 from warehouse.core.home import page_name
 from warehouse.core.stages import joint_name, rl_stage
 from warehouse.evaluation.merge_results import kept_by_search, mixtures

@@ -52,7 +52,7 @@ from rich.progress import Progress
 
 from agent.episode.episode import Episode, Outcome
 from agent.episode.log import EpisodeLog
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from benchmarks.common.gains import judged
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.page import write_between

@@ -40,10 +40,10 @@ from rich.table import Table
 from agent.episode.episode import Episode
 from agent.episode.rows import rows
 from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
-from assets.profile import Profile
-from assets.requests import SupervisedRequest
 from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
+from assets.settings.profile import Profile
+from assets.stages.requests import SupervisedRequest
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.provenance import Publish, publish_rows
 from benchmarks.common.small_policy import demonstrations, sampled

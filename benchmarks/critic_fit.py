@@ -29,7 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from agent.episode.log import EpisodeLog
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.provenance import Publish, publish_rows
 from benchmarks.common.small_policy import Bar, sampled

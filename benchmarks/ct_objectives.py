@@ -36,7 +36,7 @@ from rich.table import Table
 from agent.episode.rows import rows as episode_rows
 from agent.grammars.compact import read_elements
 from agent.policy.policy import Message
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from benchmarks.common.gains import gain, judged, success, summary
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.provenance import Publish, publish_rows

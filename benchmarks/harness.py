@@ -28,9 +28,9 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome, Purpose
 from agent.episode.log import EpisodeLog
 from agent.harness.registry import HARNESSES
 from agent.policy.policy import Message
-from assets.agent_settings import HarnessSettings
-from assets.execution_settings import SandboxSettings
-from assets.profile import ActingSettings, TaskSettings
+from assets.settings.agent import HarnessSettings
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, TaskSettings
 from benchmarks.common.kept import claim, fingerprint
 from benchmarks.common.provenance import Publish, provenance, publish_rows
 from benchmarks.common.tiny_qwen3 import byte_tokenizer, tiny_qwen3_of

@@ -36,7 +36,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from assets.invariants import INVARIANTS
+from assets.gates.invariants import INVARIANTS
 from benchmarks.common.acknowledged import Digests, Promise, acknowledged_episodes, broken, unsound
 from benchmarks.common.homes import STAGES, stage_of, work_of
 from benchmarks.common.process import left_after, processes_of

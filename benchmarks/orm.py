@@ -36,10 +36,10 @@ from agent.judging.injected_claims import with_claim
 from agent.judging.prompt import JudgeBuilder, Record
 from agent.judging.reports import judges_of, report_words
 from agent.judging.samples import Known, known_episodes, records
+from assets.iterations.partitions import ITERATIONS
 from assets.judging import judging, orm_data, orm_model
-from assets.partitions import ITERATIONS
-from assets.profile import Profile
-from assets.resources import ProfileResource, WarehouseResource
+from assets.settings.profile import Profile
+from assets.stages.resources import ProfileResource, WarehouseResource
 from benchmarks.common.small_policy import Bar, demonstrations, make_start
 from models.checkpoints.checkpoint import read_card
 from models.engine.choice import EngineChoice

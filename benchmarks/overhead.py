@@ -19,7 +19,7 @@ import dagster as dg
 from rich.console import Console
 from rich.table import Table
 
-from assets.requests import StageResult
+from assets.stages.requests import StageResult
 from benchmarks.common.homes import launches
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.runs.executor import LAUNCHED_TAG

@@ -31,7 +31,7 @@ from rich.table import Table
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.policy.action_source import StepContext
 from agent.policy.policy import Policy, Prompt, Response
-from assets.profile import ActingSettings, Profile
+from assets.settings.profile import ActingSettings, Profile
 from benchmarks.common.homes import run_flywheel, seconds
 from benchmarks.common.kept import fingerprint, kept_row
 from benchmarks.common.provenance import Publish, distinct, publish_rows

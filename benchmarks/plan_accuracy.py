@@ -33,9 +33,9 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.policy.policy import Message, Prompt, Sampling
-from assets.requests import StageResult
 from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
+from assets.stages.requests import StageResult
 from benchmarks.common.cluster_home import PROFILE as CLUSTER
 from benchmarks.common.cluster_home import a_cluster_home
 from benchmarks.common.network_traffic import measure_traffic

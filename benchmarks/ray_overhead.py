@@ -22,8 +22,8 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 from agent.policy.policy import Prompt, Response
-from assets.execution_settings import RaySettings, SandboxSettings
-from assets.profile import ActingSettings, TaskSettings
+from assets.settings.execution import RaySettings, SandboxSettings
+from assets.settings.profile import ActingSettings, TaskSettings
 from benchmarks.common.provenance import Publish, provenance, publish_rows
 from benchmarks.common.ray_nodes import ROOT, ray_nodes
 from pipelines.stages.context import requests_for

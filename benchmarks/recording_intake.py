@@ -138,10 +138,10 @@ def take(root: Path) -> None:
     """In a fresh process: the asset, and what it took."""
     import dagster as dg
 
-    from assets.partitions import ITERATIONS
-    from assets.profile import Profile
+    from assets.iterations.partitions import ITERATIONS
     from assets.recordings import recordings
-    from assets.resources import ProfileResource, WarehouseResource
+    from assets.settings.profile import Profile
+    from assets.stages.resources import ProfileResource, WarehouseResource
     from pipelines import profiles
 
     class Chat(ProfileResource):

@@ -44,7 +44,7 @@ from rich.table import Table
 from agent.episode.collector import Collector
 from agent.episode.episode import Episode, Outcome
 from agent.policy.policy import Prompt, Response
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from benchmarks.common.gains import gain, judged, mean_success, success, summary
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.provenance import Publish, publish_rows

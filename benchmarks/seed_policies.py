@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from assets.profile import Profile
 from assets.seed_data.vocabulary import words
+from assets.settings.profile import Profile
 from benchmarks.common.kept import claim, fingerprint
 from benchmarks.common.small_policy import Bar, demonstration_samples, demonstrations, tutorial_samples
 from models.checkpoints.checkpoint import save

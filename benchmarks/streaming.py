@@ -36,7 +36,7 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.loop import EpisodeLimits
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.small_policy import base_policy, base_recipe, demonstration_samples
 from benchmarks.common.splits import add_split

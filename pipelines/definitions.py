@@ -10,23 +10,11 @@ from typing import Any
 
 import dagster as dg
 
-from assets import (
-    checks,
-    collection,
-    datasets,
-    gateway,
-    handoff,
-    judging,
-    people,
-    recordings,
-    release,
-    routing,
-    seed,
-    task_pool,
-    training,
-    value_gate,
-)
-from assets.resources import WarehouseResource
+from assets import collection, datasets, gateway, judging, people, recordings, release, routing, seed, training
+from assets.gates import checks, value_gate
+from assets.iterations import handoff
+from assets.stages.resources import WarehouseResource
+from assets.tasks import pool as task_pool
 from pipelines import profiles
 from pipelines.orchestration import imported_logs
 from pipelines.orchestration.alerts.freshness import with_policies

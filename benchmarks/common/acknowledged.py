@@ -15,7 +15,7 @@ import duckdb
 from rich.console import Console
 
 from agent.episode.episode import Episode
-from assets.requests import StageResult
+from assets.stages.requests import StageResult
 from pipelines.cli.data.verify import verify
 from pipelines.orchestration.work.finished_work import find_loss
 from pipelines.orchestration.work.folder import RESULT

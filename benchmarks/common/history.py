@@ -23,7 +23,7 @@ import pyarrow as pa
 from deltalake.transaction import AddAction
 from PIL import Image
 
-from assets.opened import write_opened
+from assets.iterations.opened import write_opened
 from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id, content_id
 from warehouse.storage.catalogue import TABLES

@@ -17,10 +17,10 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from agent.policy.policy import Message, Prompt, Sampling
-from assets.execution_settings import SandboxSettings
-from assets.profile import ActingSettings, TaskSettings
 from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, TaskSettings
 from benchmarks import serving
 from benchmarks.common.delay import DelayingProxy
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts

@@ -25,9 +25,9 @@ from agent.grammars.base import Grammar
 from agent.policy.action_source import ORACLE_POLICY_ID, ActionSource, OracleActionSource, StepContext
 from agent.policy.policy import Message
 from agent.prompts.prompt import training_messages
-from assets.profile import Profile
 from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
+from assets.settings.profile import Profile
 from benchmarks.common.kept import claim, fingerprint
 from models.checkpoints.checkpoint import load_tokenizer, save
 from models.engine.embedded import EmbeddedEngine

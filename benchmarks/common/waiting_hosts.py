@@ -28,9 +28,9 @@ import psutil
 from agent.episode.loop import EpisodeLimits
 from agent.episode.pool_collector import PoolCollector
 from agent.prompts.prompt import PromptBuilder
-from assets.agent_settings import AgentSettings
-from assets.execution_settings import RaySettings, SandboxSettings
-from assets.profile import ActingSettings, TaskSettings
+from assets.settings.agent import AgentSettings
+from assets.settings.execution import RaySettings, SandboxSettings
+from assets.settings.profile import ActingSettings, TaskSettings
 from benchmarks.common.hosts import Host, Hosts
 from benchmarks.common.ray_nodes import RayHosts, ray_hosts
 from benchmarks.common.waiting_node import WaitingPool

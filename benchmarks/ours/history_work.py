@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from agent.judging import samples as judging_samples
-from assets import checks, handoff
+from assets.gates import checks
+from assets.iterations import handoff
 from benchmarks.common.process import peak_mb
 from warehouse.core.home import Home
 from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from assets.invariants import INVARIANTS
+from assets.gates.invariants import INVARIANTS
 from benchmarks.common.acknowledged import Promise, broken, merged, unsound
 from benchmarks.common.homes import Work, stage_of, work_of
 from benchmarks.power_cut import workloads

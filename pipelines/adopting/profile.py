@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from pipelines import profiles
 from pipelines.orchestration.runs import kept_profile
 from sandbox.adopting.records import Folder, Site, TaskSet

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent.policy.policy import Policy, Prompt, Response, is_continuous
 from annotation.service.campaigns.policies import NEWEST, Served
-from assets.profile import ActingSettings
+from assets.settings.profile import ActingSettings
 from pipelines.stages.engines import ClosablePolicy, open_engine
 from warehouse.core.errors import ModelError
 from warehouse.core.home import Home

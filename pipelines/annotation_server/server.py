@@ -36,7 +36,7 @@ from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 
 if TYPE_CHECKING:
-    from assets.profile import ActingSettings
+    from assets.settings.profile import ActingSettings
     from sandbox.pool.pool_protocol import SessionPoolProtocol
 
 FORGOTTEN_S = 7800.0

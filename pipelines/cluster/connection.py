@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from assets.execution_settings import RaySettings
+from assets.settings.execution import RaySettings
 from warehouse.core.errors import ConfigError, ServerUnreachable, missing_extra
 
 _LOCK = threading.Lock()

@@ -22,8 +22,8 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
 from agent.episode.runner import LeaseMeter, Live, crashed_episode
 from agent.policy.action_source import ActionSource
-from assets.execution_settings import RaySettings, SandboxSettings
-from assets.profile import ActingSettings
+from assets.settings.execution import RaySettings, SandboxSettings
+from assets.settings.profile import ActingSettings
 from pipelines.cluster.connection import connected
 from pipelines.cluster.episode_worker import EpisodeActor, OpenPool
 from pipelines.cluster.node_worker import GivenBack, NodeWorker

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from agent.episode.runner import EpisodeRunner
 from agent.policy.action_source import PolicyActionSource
 from agent.policy.policy import Prompt, Response
-from assets.execution_settings import RaySettings, SandboxSettings
+from assets.settings.execution import RaySettings, SandboxSettings
 from pipelines.cluster.sessions import collecting, limits, open_pool
 from pipelines.cluster.wire import (
     About,

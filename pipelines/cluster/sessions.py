@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 from agent.episode.loop import EpisodeLimits
 from agent.episode.pool_collector import CollectorSettings
-from assets.execution_settings import SandboxSettings
-from assets.profile import ActingSettings
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.server.servers_pool import ServersPool

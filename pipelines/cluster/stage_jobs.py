@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import dagster as dg
 
-from assets.execution_settings import RunnerSettings
+from assets.settings.execution import RunnerSettings
 from pipelines.cluster.connection import import_ray
 from pipelines.orchestration.work.folder import worker_command
 from warehouse.core.errors import ConfigError, ServerUnreachable, StageFailed, missing_extra

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.policy.action_source import ActionSource
 from agent.policy.policy import Prompt, Response
-from assets.profile import ActingSettings
+from assets.settings.profile import ActingSettings
 from sandbox.server.identity import code_id
 from warehouse.core.code import code_digest
 from warehouse.core.errors import ConfigError

@@ -220,7 +220,7 @@ class _People:
 
 def _judge(kind: str, rest: str, spec: str, warehouse: Warehouse, stack: ExitStack) -> Outcomes:
     from agent.judging.prompt import JudgePromptConfig
-    from assets.verdict_settings import OrmSettings
+    from assets.settings.verdicts import OrmSettings
     from models.engine.choice import EngineChoice
     from models.judges.judge import Case, Judge
     from models.judges.own import OwnJudge

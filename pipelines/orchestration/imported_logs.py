@@ -14,10 +14,10 @@ import dagster as dg
 from rich.console import Console
 
 from agent.gateway.intake import logs_of
-from assets.failures import RETRY, retried
-from assets.profile import LogSettings
-from assets.resources import WarehouseResource
-from assets.stage_assets import CONCURRENCY_POOL, OWNERS
+from assets.settings.profile import LogSettings
+from assets.stages.failures import RETRY, retried
+from assets.stages.resources import WarehouseResource
+from assets.stages.stage_assets import CONCURRENCY_POOL, OWNERS
 from pipelines.importing.demonstrations import import_demonstration_files
 from pipelines.importing.report import Report
 from pipelines.importing.rows import DemonstrationSettings, settings_of

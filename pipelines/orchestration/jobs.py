@@ -7,10 +7,10 @@ from typing import Any
 import dagster as dg
 from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
-from assets.handoff import INPUT
-from assets.iteration_keys import iteration_key
-from assets.keys import ITERATION_OUTPUT
-from assets.partitions import ITERATIONS
+from assets.iterations.handoff import INPUT
+from assets.iterations.keys import iteration_key
+from assets.iterations.partitions import ITERATIONS
+from assets.stages.asset_keys import ITERATION_OUTPUT
 from pipelines.orchestration.release_jobs import RELEASE_JOBS
 from pipelines.orchestration.runs import profile as run_profile
 from pipelines.orchestration.runs.living_runs import living_runs

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import dagster as dg
 
-from assets.failures import retried
-from assets.handoff import report_inputs
-from assets.resources import WarehouseResource
+from assets.iterations.handoff import report_inputs
+from assets.stages.failures import retried
+from assets.stages.resources import WarehouseResource
 from warehouse.lineage import releases
 from warehouse.lineage.releases import Change
 

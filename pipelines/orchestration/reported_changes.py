@@ -1,9 +1,9 @@
 """Reports to Dagster what a command changes in the tables, so that its page shows it and what was made from it counts as stale.
 
 Each asset whose rows are others now gets a materialization, and each open iteration its input again where that changed
-(assets/handoff.py). What a command does with an asset and leaves no rows of gets an observation, which makes nothing stale: a merge by hand
-on the checkpoints that went into it, what people take back on what will answer it. A home that Dagster has not been started for is left as
-it is: there is nothing to be stale.
+(assets/iterations/handoff.py). What a command does with an asset and leaves no rows of gets an observation, which makes nothing stale: a
+merge by hand on the checkpoints that went into it, what people take back on what will answer it. A home that Dagster has not been started
+for is left as it is: there is nothing to be stale.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _registered(home: Home, checkpoint_ids: Collection[str]) -> list[tuple[str, 
 
 def _checkpoint_key(stage: str) -> str:
     """The asset that registers checkpoints under a stage, as Dagster writes keys."""
-    from assets.keys import rl_asset_key
+    from assets.stages.asset_keys import rl_asset_key
     from warehouse.core.stages import rl_stage, rl_stage_of
 
     name = rl_stage_of(stage).removeprefix(rl_stage(""))
@@ -123,7 +123,7 @@ def _files(warehouse: Warehouse) -> set[tuple[str, str, str, str]]:
 
 
 def _report(warehouse: Warehouse, changed: set[Place], command: str) -> None:
-    from assets.handoff import report_inputs
+    from assets.iterations.handoff import report_inputs
 
     with open_known(warehouse.home) as instance:
         for event in _events(warehouse, changed, command):
@@ -134,8 +134,8 @@ def _report(warehouse: Warehouse, changed: set[Place], command: str) -> None:
 def _events(warehouse: Warehouse, changed: set[Place], command: str) -> Iterator[dg.AssetMaterialization]:
     import dagster as dg
 
-    from assets.metadata import data_version
-    from assets.stage_assets import ROW_COUNT, num_rows, results
+    from assets.stages.metadata import data_version
+    from assets.stages.stage_assets import ROW_COUNT, num_rows, results
     from pipelines.definitions import defs
     from warehouse.storage.catalogue import VERDICT_STAGE, WITHDRAWN_STAGE
     from warehouse.storage.content import content_digest

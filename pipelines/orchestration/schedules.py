@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import dagster as dg
 
-from assets.keys import rl_asset_key
-from assets.profile import Profile
+from assets.settings.profile import Profile
+from assets.stages.asset_keys import rl_asset_key
 from pipelines.orchestration.jobs import ct_job, first_incomplete, iteration_job
 from pipelines.orchestration.runs import profile as run_profile
 from pipelines.orchestration.runs.living_runs import living_runs

@@ -6,8 +6,8 @@ import dagster as dg
 import pyarrow.compute as pc
 
 from assets.people import num_accepted
-from assets.profile import Profile
-from assets.resources import WarehouseResource
+from assets.settings.profile import Profile
+from assets.stages.resources import WarehouseResource
 from pipelines.orchestration.alerts.regressions import eval_drop
 from pipelines.orchestration.alerts.sensors import build_alert_sensors
 from pipelines.orchestration.jobs import completed, evaluate_job, first_incomplete, iteration_job

@@ -9,7 +9,7 @@ import re
 import shlex
 from pathlib import Path
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from pipelines.cluster.stage_jobs import job_request
 from pipelines.orchestration.work.folder import worker_command, worker_environment
 from pipelines.plan.plan import StagePlan

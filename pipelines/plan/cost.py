@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from assets.plan_settings import NodeKind
-from assets.profile import Profile
+from assets.settings.plan import NodeKind
+from assets.settings.profile import Profile
 from pipelines.plan.plan import Plan, StagePlan
 from pipelines.plan.workload import Work
 from warehouse.core.stages import is_rl

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.families.registry import read_config
 from models.families.shapes import KNOWN_CONFIGS, ModelShape, shape_of
 from pipelines.plan.plan import GIB, Machine

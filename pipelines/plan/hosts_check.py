@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.training.hosts import TrainingHosts
 from warehouse.core.checks import Check, Status
 from warehouse.core.code import code_digest

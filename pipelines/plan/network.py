@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.families.shapes import ModelShape
 from models.http.config import Send
 from models.rl.config import PpoConfig

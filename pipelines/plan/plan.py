@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from assets.plan_settings import NodeKind
-from assets.profile import Profile
+from assets.settings.plan import NodeKind
+from assets.settings.profile import Profile
 from models.families.shapes import ModelShape
 from pipelines.plan.workload import Measured
 from warehouse.core.stages import is_rl

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.families.shapes import ModelShape
 from models.supervised.config import SupervisedConfig
 from models.training import estimates

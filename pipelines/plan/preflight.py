@@ -16,7 +16,7 @@ from typing import cast
 
 import psutil
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.families.shapes import ModelShape
 from models.training.adapter_config import AdapterConfig
 from pipelines.cli.doctor import check_browser, check_desktop, check_store, check_terminal

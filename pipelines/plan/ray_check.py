@@ -8,8 +8,8 @@ import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from assets.execution_settings import RaySettings
-from assets.profile import Profile
+from assets.settings.execution import RaySettings
+from assets.settings.profile import Profile
 from pipelines.cluster.connection import connected, import_ray
 from pipelines.cluster.episode_cluster import fits, needs_of_node
 from pipelines.cluster.stage_jobs import job_server

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from pipelines.stages.context import profile_tasks
 from sandbox.server.address import ServerAddress
 from sandbox.server.bodies import ServerStatus

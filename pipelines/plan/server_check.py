@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.http.config import HttpEngineConfig
 from warehouse.core.checks import Check, Status
 from warehouse.core.errors import FlywheelError

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.rl.curriculum import batch_episodes
 from pipelines import profiles
 from pipelines.cli.terminal import counted, fits, slim_table

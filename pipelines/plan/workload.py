@@ -12,7 +12,7 @@ from typing import Literal
 
 import duckdb
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.families.shapes import ModelShape
 from models.supervised.config import SupervisedConfig
 from pipelines.cli.terminal import counted

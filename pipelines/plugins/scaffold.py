@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.grammars.registry import GRAMMARS
 from agent.harness.registry import HARNESSES
-from assets.verdict_settings import OWN_JUDGES
+from assets.settings.verdicts import OWN_JUDGES
 from models.judges.registry import JUDGES
 from pipelines import profiles
 from pipelines.importing.registry import IMPORTERS

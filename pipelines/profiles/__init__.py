@@ -1,5 +1,5 @@
 """The profiles that come with the project, as YAML, and how one is loaded by name or path. What a profile may say is
-assets/profile.py.
+assets/settings/profile.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import yaml
 
 from agent.grammars.registry import GRAMMARS
 from agent.harness.registry import HARNESSES
-from assets.profile import Profile, parse_profile
+from assets.settings.profile import Profile, parse_profile
 from models.judges.registry import JUDGES
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in

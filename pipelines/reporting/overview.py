@@ -142,7 +142,7 @@ def releases(summaries_by_key: Mapping[str, IterationSummary]) -> list[dict[str,
 
 
 class _Timed(BaseModel):
-    """Of a stage's result (assets/requests.py), what is shown here. The whole brings the settings of every stage along."""
+    """Of a stage's result (assets/stages/requests.py), what is shown here. The whole brings the settings of every stage along."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from dagster_pipes import PipesContext, open_dagster_pipes
 from pydantic import TypeAdapter
 
-from assets import requests
-from assets.requests import StageRequest, StageResult
+from assets.stages import requests
+from assets.stages.requests import StageRequest, StageResult
 from pipelines.orchestration.work.finished_work import commits_of
 from pipelines.orchestration.work.folder import ERROR, REQUEST, RESULT
 from pipelines.stages.context import WorkerContext

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
 from annotation.scripted import AnnotationResult, Note, NotesOf, annotate
-from assets.requests import AnnotateRequest, StageResult
+from assets.stages.requests import AnnotateRequest, StageResult
 from pipelines.stages.context import WorkerContext, requests_for
 from pipelines.stages.kept_episodes import KeptEpisodes
 from pipelines.stages.sandboxes import open_local_collector

@@ -21,7 +21,7 @@ from agent.policy.policy import Message
 from agent.prompts.prompt import training_messages
 from annotation.service.intake.intake import campaigns
 from assets.people import database_of
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.families.registry import is_vision
 from models.families.vision import ReadImage
 from models.supervised.config import SupervisedConfig

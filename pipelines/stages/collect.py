@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
-from assets.requests import CollectRequest, StageResult
+from assets.stages.requests import CollectRequest, StageResult
 from pipelines.orchestration.services import prefect_server
 from pipelines.stages.context import WorkerContext, requests_for
 from pipelines.stages.kept_episodes import KeptEpisodes

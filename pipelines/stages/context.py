@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.episode.episode import EpisodeRequest, Purpose
-from assets.profile import TaskSettings
+from assets.settings.profile import TaskSettings
 from models.engine.choice import EngineChoice
 from models.training import tracking
 from models.training.tracking_config import TrackingConfig

@@ -10,8 +10,8 @@ import asyncio
 from agent.episode.episode import EpisodeRequest
 from agent.episode.rows import rows
 from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
-from assets.instances import first_instance
-from assets.requests import DemonstrateRequest, StageResult
+from assets.stages.requests import DemonstrateRequest, StageResult
+from assets.tasks.instances import first_instance
 from pipelines.stages.context import WorkerContext, requests_for
 from pipelines.stages.kept_episodes import KeptEpisodes
 from pipelines.stages.sandboxes import open_collector

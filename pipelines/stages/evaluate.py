@@ -15,8 +15,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
-from assets.profile import ActingSettings
-from assets.requests import EvaluateRequest, StageResult
+from assets.settings.profile import ActingSettings
+from assets.stages.requests import EvaluateRequest, StageResult
 from pipelines.stages.context import WorkerContext, requests_for
 from pipelines.stages.kept_episodes import KeptEpisodes
 from pipelines.stages.sandboxes import open_collector

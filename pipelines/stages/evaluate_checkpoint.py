@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 from agent.episode.episode import Episode
 from agent.policy.policy import Policy
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from models.checkpoints.importing import with_card
 from pipelines import profiles
 from pipelines.cli.data.queries import checkpoint_folder

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.rows import rows
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from pipelines.stages.engines import ClosablePolicy, open_engine
 from pipelines.stages.evaluate import greedy_requests
 from pipelines.stages.sandboxes import open_collector

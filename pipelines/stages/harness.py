@@ -15,8 +15,8 @@ from agent.episode.log import EpisodeLog
 from agent.episode.runner import EpisodeRunner
 from agent.harness.registry import HARNESSES
 from agent.harness.runner import HarnessRunner
-from assets.agent_settings import HarnessSettings
-from assets.profile import ActingSettings
+from assets.settings.agent import HarnessSettings
+from assets.settings.profile import ActingSettings
 from models.engine.choice import EngineChoice
 from models.gateway.episode_gateway import EpisodeGateway
 from models.gateway.harness_collector import HarnessCollector

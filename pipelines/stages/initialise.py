@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assets.agent_settings import PolicySettings
-from assets.requests import InitialiseRequest, StageResult
 from assets.seed_data.vocabulary import words
+from assets.settings.agent import PolicySettings
+from assets.stages.requests import InitialiseRequest, StageResult
 from models.checkpoints.checkpoint import Card, save
 from models.checkpoints.importing import fetch, import_checkpoint, num_parameters
 from models.families.chat import ChatCodec

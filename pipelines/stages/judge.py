@@ -19,8 +19,8 @@ import duckdb
 
 from agent.judging.prompt import JudgeBuilder, Record
 from agent.judging.samples import Known, known_episodes, records
-from assets.requests import JudgeRequest, StageResult
-from assets.verdict_settings import OrmSettings, VerdictSettings
+from assets.settings.verdicts import OrmSettings, VerdictSettings
+from assets.stages.requests import JudgeRequest, StageResult
 from models.engine.choice import EngineChoice
 from models.families.vision import screenshot_ids
 from models.judges.judge import Case, Judge, Judgement

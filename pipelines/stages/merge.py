@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.episode.episode import Episode
-from assets.requests import MergeRequest, StageResult
+from assets.stages.requests import MergeRequest, StageResult
 from models.merging.merge import merge
 from models.merging.methods import METHODS
 from models.merging.weights import Weights, best_weights, neighbours, simplex_grid

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.episode.collector import Collector
-from assets.instances import first_instance
-from assets.requests import RlRequest, StageResult
+from assets.stages.requests import RlRequest, StageResult
+from assets.tasks.instances import first_instance
 from models.families.chat import ChatCodec
 from models.families.registry import is_vision, load_codec, max_positions
 from models.families.vision import pixel_loader

@@ -22,7 +22,7 @@ from agent.episode.runner import EpisodeRunner
 from agent.policy.action_source import ActionSource, PolicyActionSource
 from agent.policy.batcher import Batcher
 from agent.policy.policy import Policy
-from assets.profile import ActingSettings
+from assets.settings.profile import ActingSettings
 from pipelines.cluster.sessions import collecting, limits, num_waiting, open_pool
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.policy.policy import Policy
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from pipelines.stages.evaluate import greedy_requests, task_counts
 from pipelines.stages.sandboxes import open_collector
 from sandbox.tasks.task import Split

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.policy.policy import Message
-from assets.requests import StageResult, SupervisedRequest
+from assets.stages.requests import StageResult, SupervisedRequest
 from models.checkpoints.checkpoint import read_card
 from models.checkpoints.model_files import FAST_TOKENIZER_FILE
 from models.families.registry import is_vision

@@ -18,12 +18,12 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.logins import Principal
 from annotation.storage.parts import PartStore
 from annotation.wire.review import SubmitReview
-from assets.partitions import ITERATIONS
+from assets.iterations.partitions import ITERATIONS
 from assets.people import human_annotations, withdrawals
-from assets.profile import PeopleSettings, Profile
 from assets.recordings import recordings
-from assets.resources import ProfileResource, WarehouseResource
 from assets.routing import routing, verdicts
+from assets.settings.profile import PeopleSettings, Profile
+from assets.stages.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
 from tests.annotation.service.live_parts import ANN, BOB, Work
 from tests.assets.instances import emptied_instance

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from assets.checks import GATES, Gate, build_gate, is_checked_by, run_invariant
-from assets.failures import ERROR_TYPE, RETRYABLE
-from assets.invariants import INVARIANTS
-from assets.partitions import ITERATIONS
-from assets.profile import Profile
-from assets.requests import StageRequest, StageResult
-from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.gates.checks import GATES, Gate, build_gate, is_checked_by, run_invariant
+from assets.gates.invariants import INVARIANTS
+from assets.gates.value_gate import VALUE_GATE, build_value_gate
+from assets.iterations.partitions import ITERATIONS
+from assets.settings.profile import Profile
+from assets.stages.failures import ERROR_TYPE, RETRYABLE
+from assets.stages.requests import StageRequest, StageResult
+from assets.stages.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.training import build_rl_asset
-from assets.value_gate import VALUE_GATE, build_value_gate
 from pipelines import profiles
 from tests.assets.instances import emptied_instance
 from warehouse.core.home import Home

@@ -14,9 +14,9 @@ from agent.gateway.grouping import Grouping
 from agent.gateway.log import CALLS_FILE, OUTCOMES_FILE, folder_of
 from agent.gateway.records import Call, Called, Outcome, Said, Shown, digests
 from assets.gateway import gateway_episodes
-from assets.partitions import ITERATIONS
-from assets.resources import WarehouseResource
+from assets.iterations.partitions import ITERATIONS
 from assets.routing import routing, verdicts
+from assets.stages.resources import WarehouseResource
 from tests.assets.instances import emptied_instance
 from tests.assets.people_parts import Smoke
 from tests.models.chat_models import png

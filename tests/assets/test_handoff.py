@@ -8,8 +8,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.handoff import INPUT, open_iteration
-from assets.opened import read_opened
+from assets.iterations.handoff import INPUT, open_iteration
+from assets.iterations.opened import read_opened
 from tests.assets.instances import emptied_instance
 from warehouse.core.home import Home
 from warehouse.lineage.registry import Registered

@@ -8,9 +8,9 @@ import pytest
 from deltalake import write_deltalake
 from rich.console import Console
 
-from assets.checks import GATES, IMPORTS, build_gate
-from assets.partitions import ITERATIONS
-from assets.resources import WarehouseResource
+from assets.gates.checks import GATES, IMPORTS, build_gate
+from assets.iterations.partitions import ITERATIONS
+from assets.stages.resources import WarehouseResource
 from pipelines.importing.general import import_general_data
 from tests.assets.instances import emptied_instance
 from tests.pipelines.demonstration_files import agentnet, images, write_lines

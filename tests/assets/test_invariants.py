@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from assets.invariants import INVARIANTS
+from assets.gates.invariants import INVARIANTS
 from tests.warehouse.conftest import Make
 from warehouse.core.home import Home
 from warehouse.datasets.withdrawal import withdraw

@@ -12,13 +12,13 @@ import dagster as dg
 import pytest
 
 from agent.judging.samples import part_of
-from assets.checks import INVARIANTS
+from assets.gates.checks import INVARIANTS
+from assets.iterations.partitions import ITERATIONS
 from assets.judging import judging, orm_data, orm_model
-from assets.partitions import ITERATIONS
-from assets.profile import Profile
-from assets.requests import StageRequest, StageResult
-from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.routing import routing, verdicts
+from assets.settings.profile import Profile
+from assets.stages.requests import StageRequest, StageResult
+from assets.stages.resources import ProfileResource, StageRunner, WarehouseResource
 from models.checkpoints.checkpoint import read_card
 from pipelines import profiles
 from pipelines.cli.data.verdict import add_human_verdict

@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.partitions import ITERATIONS
-from assets.profile import Profile
+from assets.iterations.partitions import ITERATIONS
 from assets.release import _never_compared, build_evaluation_asset, released_policy
-from assets.resources import ProfileResource, WarehouseResource
+from assets.settings.profile import Profile
+from assets.stages.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
 from tests.assets.instances import emptied_instance
 from tests.warehouse.judging import episode_row

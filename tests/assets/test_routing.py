@@ -7,10 +7,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.partitions import ITERATIONS
-from assets.profile import Profile
-from assets.resources import ProfileResource, WarehouseResource
+from assets.iterations.partitions import ITERATIONS
 from assets.routing import routing, verdicts
+from assets.settings.profile import Profile
+from assets.stages.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
 from tests.assets.instances import emptied_instance
 from tests.warehouse.judging import episode_row, step_row

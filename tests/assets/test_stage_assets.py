@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assets.stage_assets import table_schema
+from assets.stages.stage_assets import table_schema
 from warehouse.storage.catalogue import TABLES
 
 

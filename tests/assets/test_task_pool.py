@@ -9,14 +9,14 @@ import dagster as dg
 import pytest
 
 from assets.collection import rollouts
-from assets.instance_rows import evaluated_instances
-from assets.instances import first_instance, max_instances
-from assets.profile import Profile, SelfChallengeSettings, parse_profile
-from assets.requests import CollectRequest, StageRequest, StageResult
-from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.seed import tasks
-from assets.task_choice import NEGLIGIBLE, choose, share_out
-from assets.task_pool import DUPLICATE, make_task_pool, task_pool, task_pool_of
+from assets.settings.profile import Profile, SelfChallengeSettings, parse_profile
+from assets.stages.requests import CollectRequest, StageRequest, StageResult
+from assets.stages.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.tasks.choice import NEGLIGIBLE, choose, share_out
+from assets.tasks.instance_rows import evaluated_instances
+from assets.tasks.instances import first_instance, max_instances
+from assets.tasks.pool import DUPLICATE, make_task_pool, task_pool, task_pool_of
 from pipelines import profiles
 from pipelines.stages.context import requests_for
 from sandbox.tasks.sources import tasks_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.checks import GATES, run_invariant
+from assets.gates.checks import GATES, run_invariant
 from benchmarks.common.history import Size, make_history
 from benchmarks.growth import law
 from warehouse.core.home import Home

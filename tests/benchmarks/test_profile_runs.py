@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from benchmarks.profile_runs import RUNS, policies_of, result_of, show
 from pipelines import profiles
 from warehouse.core.home import Home

@@ -15,7 +15,7 @@ import pytest
 from annotation.storage import accounts
 from annotation.storage.migrating import open_database
 from assets.people import DATABASE_VARIABLE as ANNOTATION_VARIABLE
-from assets.requests import InitialiseRequest
+from assets.stages.requests import InitialiseRequest
 from benchmarks.common import postgres
 from pipelines.orchestration.instance import POSTGRES_VARIABLE, open_instance, open_known
 from pipelines.orchestration.work.folder import work_folder

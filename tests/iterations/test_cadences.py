@@ -33,7 +33,7 @@ from dagster._scheduler.scheduler import launch_scheduled_runs
 from annotation.storage import changes
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
-from assets.keys import ITERATION_OUTPUT
+from assets.stages.asset_keys import ITERATION_OUTPUT
 from pipelines.orchestration.alerts.channels import WEBHOOK_VARIABLE
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.runs.iteration_lock import lock_path

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agent.episode.episode import Episode
-from assets.execution_settings import SandboxSettings
-from assets.instances import first_instance
-from assets.profile import ActingSettings, TaskSettings
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, TaskSettings
+from assets.tasks.instances import first_instance
 from models.engine.embedded import EmbeddedEngine
 from pipelines import profiles
 from pipelines.stages.context import requests_for

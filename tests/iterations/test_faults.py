@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from assets.invariants import INVARIANTS
+from assets.gates.invariants import INVARIANTS
 from benchmarks.common.acknowledged import acknowledged_episodes, logged_episodes
 from pipelines.orchestration.services import prefect_server
 from tests.disks import fill, mounted_disk

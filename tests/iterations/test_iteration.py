@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from agent.episode.episode import EpisodeRequest
-from assets.invariants import INVARIANTS
+from assets.gates.invariants import INVARIANTS
 from models.checkpoints.checkpoint import verify
 from pipelines import profiles
 from pipelines.definitions import build_defs

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from assets.checks import GATES
-from assets.keys import ITERATION_OUTPUT
+from assets.gates.checks import GATES
+from assets.stages.asset_keys import ITERATION_OUTPUT
 from pipelines.definitions import build_defs
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.jobs import first_incomplete

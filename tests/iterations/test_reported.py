@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assets.task_pool import make_task_pool
+from assets.tasks.pool import make_task_pool
 from benchmarks.common.history import Size, make_history
 from pipelines import profiles
 from tests.iterations.reported import plant, poison

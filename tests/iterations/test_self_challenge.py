@@ -7,7 +7,7 @@ import shutil
 import pytest
 import yaml
 
-from assets.task_pool import make_task_pool, task_pool_of
+from assets.tasks.pool import make_task_pool, task_pool_of
 from pipelines import profiles
 from sandbox.tasks.sources import tasks_in
 from warehouse.evaluation.solve_rates import solve_rates

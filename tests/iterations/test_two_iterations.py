@@ -14,12 +14,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.partitions import ITERATIONS
-from assets.profile import Profile
+from assets.iterations.partitions import ITERATIONS
 from assets.release import released_policy
-from assets.requests import JudgeRequest
-from assets.resources import ProfileResource, WarehouseResource
-from assets.task_pool import make_task_pool
+from assets.settings.profile import Profile
+from assets.stages.requests import JudgeRequest
+from assets.stages.resources import ProfileResource, WarehouseResource
+from assets.tasks.pool import make_task_pool
 from models.judges.judge import Judgement
 from pipelines import profiles
 from pipelines.stages.judge import to_judge, words_to_choose

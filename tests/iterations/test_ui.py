@@ -20,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from assets.checks import GATES
+from assets.gates.checks import GATES
 from pipelines.orchestration.alerts.channels import WEBHOOK_VARIABLE
 from pipelines.orchestration.runs.iteration_lock import lock_path
 from tests.pipelines.test_alerts import webhook

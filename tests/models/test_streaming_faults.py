@@ -83,8 +83,8 @@ def main(init: str, folder: str, kind: str) -> None:
 
 
 async def train_on_browsers(init: Path, folder: Path) -> None:
-    from assets.execution_settings import SandboxSettings
-    from assets.profile import ActingSettings, TaskSettings
+    from assets.settings.execution import SandboxSettings
+    from assets.settings.profile import ActingSettings, TaskSettings
     from pipelines.stages.context import profile_tasks
     from pipelines.stages.sandboxes import open_collector
 

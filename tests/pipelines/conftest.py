@@ -11,9 +11,9 @@ import dagster as dg
 import pytest
 from dagster._core.storage.dagster_run import RunOpConcurrency
 
-from assets.handoff import INPUT, add_iteration
-from assets.keys import ITERATION_OUTPUT
-from assets.stage_assets import CONCURRENCY_POOL
+from assets.iterations.handoff import INPUT, add_iteration
+from assets.stages.asset_keys import ITERATION_OUTPUT
+from assets.stages.stage_assets import CONCURRENCY_POOL
 from pipelines.orchestration.instance import open_instance, prepare
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse

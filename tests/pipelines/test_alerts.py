@@ -14,8 +14,8 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from assets.keys import ITERATION_OUTPUT
-from assets.resources import WarehouseResource
+from assets.stages.asset_keys import ITERATION_OUTPUT
+from assets.stages.resources import WarehouseResource
 from pipelines import profiles
 from pipelines.cli.app import app
 from pipelines.orchestration.alerts.channels import EMAIL_VARIABLE, WEBHOOK_VARIABLE, Alert, Webhook, channels, deliver, post

@@ -13,8 +13,8 @@ import pytest
 
 from agent.episode.log import EpisodeLog
 from agent.policy.policy import Prompt, Response
-from assets.execution_settings import SandboxSettings
-from assets.profile import ActingSettings, TaskSettings
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, TaskSettings
 from pipelines.orchestration.services import prefect_server
 from pipelines.orchestration.work.progress import Progress
 from pipelines.stages.context import requests_for

@@ -9,8 +9,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from assets.profile import ActingSettings, TaskSettings
-from assets.requests import RlRequest
+from assets.settings.profile import ActingSettings, TaskSettings
+from assets.stages.requests import RlRequest
 from models.checkpoints.checkpoint import save
 from models.engine.choice import EngineChoice
 from models.engine.embedded import EmbeddedEngine

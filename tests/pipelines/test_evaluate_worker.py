@@ -15,12 +15,12 @@ from rich.console import Console
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.pool_collector import PoolCollector
 from agent.policy.policy import Policy, Prompt, Response
-from assets.agent_settings import AgentSettings
-from assets.checks import run_invariant
-from assets.execution_settings import SandboxSettings
-from assets.invariants import INVARIANTS
-from assets.profile import ActingSettings, EvaluationSettings, TaskSettings
-from assets.requests import EvaluateRequest, InitialiseRequest, StageResult
+from assets.gates.checks import run_invariant
+from assets.gates.invariants import INVARIANTS
+from assets.settings.agent import AgentSettings
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, EvaluationSettings, TaskSettings
+from assets.stages.requests import EvaluateRequest, InitialiseRequest, StageResult
 from models.engine.choice import EngineChoice
 from pipelines.orchestration.work import progress
 from pipelines.orchestration.work.folder import work_folder

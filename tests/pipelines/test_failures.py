@@ -35,11 +35,11 @@ from annotation.platform.live import MAX_IN_A_ROW
 from annotation.recorder.review import upload
 from annotation.recordings.refinement import Refiner
 from annotation.storage.database import Database
-from assets.execution_settings import SandboxSettings
-from assets.failures import RETRY, retried
-from assets.profile import ActingSettings, SeedSettings, TaskSettings
-from assets.requests import DemonstrateRequest
-from assets.resources import StageRunner
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, SeedSettings, TaskSettings
+from assets.stages.failures import RETRY, retried
+from assets.stages.requests import DemonstrateRequest
+from assets.stages.resources import StageRunner
 from models.http import replica
 from models.http.config import HttpEngineConfig
 from models.rl import rollouts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assets.requests import StageResult
+from assets.stages.requests import StageResult
 from models.checkpoints import checkpoint
 from pipelines.orchestration.work.finished_work import commits_of, find_loss
 from warehouse.core.errors import CorruptTable

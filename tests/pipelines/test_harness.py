@@ -13,10 +13,10 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
 from agent.gateway.log import read_calls
 from agent.harness.registry import HARNESSES
-from assets.agent_settings import HarnessSettings, LearnerHarnessSettings
-from assets.execution_settings import SandboxSettings
-from assets.profile import ActingSettings, CollectionSettings, TaskSettings
-from assets.requests import CollectRequest
+from assets.settings.agent import HarnessSettings, LearnerHarnessSettings
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, CollectionSettings, TaskSettings
+from assets.stages.requests import CollectRequest
 from pipelines import profiles
 from pipelines.stages.collect import policy_of
 from pipelines.stages.context import WorkerContext, requests_for

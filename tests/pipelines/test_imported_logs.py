@@ -13,9 +13,9 @@ import pytest
 from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from agent.gateway.intake import logs_of
-from assets.profile import LogSettings
-from assets.resources import WarehouseResource
-from assets.stage_assets import CONCURRENCY_POOL
+from assets.settings.profile import LogSettings
+from assets.stages.resources import WarehouseResource
+from assets.stages.stage_assets import CONCURRENCY_POOL
 from pipelines.definitions import build_defs
 from pipelines.orchestration.imported_logs import build_logs, days_over
 from tests.pipelines.test_import_logs import FILES, LOGS

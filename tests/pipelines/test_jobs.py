@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from dagster._core.instance.config import PoolGranularity
 
-from assets.stage_assets import CONCURRENCY_POOL, is_asked_for
+from assets.stages.stage_assets import CONCURRENCY_POOL, is_asked_for
 from pipelines.definitions import build_defs
 from pipelines.orchestration.jobs import CLICK_TAG, DAGSTER_URL_VARIABLE, STAGE_JOBS, completed, first_incomplete
 from pipelines.orchestration.runs.iteration_lock import lock_path

@@ -17,8 +17,8 @@ import dagster as dg
 import pytest
 from rich.console import Console
 
-from assets.failures import RETRY, retried
-from assets.requests import InitialiseRequest
+from assets.stages.failures import RETRY, retried
+from assets.stages.requests import InitialiseRequest
 from pipelines.cli.runs.run import _launch_until_done
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.runs.failures import failure_of

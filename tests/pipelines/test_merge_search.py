@@ -16,8 +16,8 @@ import torch
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
-from assets.profile import ActingSettings, MergeSettings, TaskSettings
-from assets.requests import MergeRequest, StageResult
+from assets.settings.profile import ActingSettings, MergeSettings, TaskSettings
+from assets.stages.requests import MergeRequest, StageResult
 from models.checkpoints import checkpoint
 from models.engine.choice import EngineChoice
 from pipelines.orchestration.work import progress

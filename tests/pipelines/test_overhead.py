@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.requests import StageResult
+from assets.stages.requests import StageResult
 from benchmarks.overhead import measure
 from pipelines.orchestration.runs.executor import LAUNCHED_TAG
 from pipelines.orchestration.work.folder import RESULT, work_folder

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from rich.console import Console
 
-from assets.execution_settings import RunnerSettings
+from assets.settings.execution import RunnerSettings
 from models.training.hosts import TrainingHosts
 from models.training.launcher import Launch
 from pipelines import profiles

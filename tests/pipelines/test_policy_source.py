@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.policy.policy import Message, Prompt, Sampling
-from assets.profile import ActingSettings, TaskSettings
+from assets.settings.profile import ActingSettings, TaskSettings
 from models.engine.choice import EngineChoice
 from pipelines.annotation_server import policy_source
 from pipelines.annotation_server.policy_source import ReleasedPolicies

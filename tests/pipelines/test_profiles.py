@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from pipelines import profiles
 from pipelines.cli.options import overrides
 from pipelines.profiles import load

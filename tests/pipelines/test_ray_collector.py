@@ -27,9 +27,9 @@ from agent.episode.log import EpisodeLog
 from agent.episode.pool_collector import CollectorSettings
 from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
 from agent.policy.policy import Prompt, Response
-from assets.agent_settings import AgentSettings
-from assets.execution_settings import RaySettings, SandboxSettings
-from assets.profile import ActingSettings, TaskSettings
+from assets.settings.agent import AgentSettings
+from assets.settings.execution import RaySettings, SandboxSettings
+from assets.settings.profile import ActingSettings, TaskSettings
 from benchmarks.common.ray_nodes import ROOT, Nodes, ray_nodes
 from benchmarks.common.waiting_node import TASK, Clicking, WaitingPool, WaitingSession
 from pipelines import profiles

@@ -12,7 +12,7 @@ import pytest
 
 from agent.episode.episode import Episode, Outcome
 from agent.episode.log import EpisodeLog
-from assets.execution_settings import RaySettings
+from assets.settings.execution import RaySettings
 from benchmarks.common.hosts import can_make_hosts
 from benchmarks.common.ray_nodes import RayHosts, ray_hosts
 from pipelines.stages.sandboxes import PolicyService

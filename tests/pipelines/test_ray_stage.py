@@ -14,10 +14,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.execution_settings import RunnerSettings
-from assets.failures import RETRYABLE
-from assets.requests import StageRequest, StageResult
-from assets.resources import ProfileResource, StageRunner
+from assets.settings.execution import RunnerSettings
+from assets.stages.failures import RETRYABLE
+from assets.stages.requests import StageRequest, StageResult
+from assets.stages.resources import ProfileResource, StageRunner
 from benchmarks.common.ray_nodes import ROOT, ray_nodes
 from pipelines import profiles
 from pipelines.cluster.stage_jobs import JOB

@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 from rich.console import Console
 
-from assets.handoff import DATA_VERSION, INPUT, open_iteration
-from assets.stage_assets import ROW_COUNT
+from assets.iterations.handoff import DATA_VERSION, INPUT, open_iteration
+from assets.stages.stage_assets import ROW_COUNT
 from models.checkpoints import checkpoint
 from pipelines.cli.policies.merge import merge
 from pipelines.orchestration import reported_changes

@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.profile import Profile
-from assets.resources import ProfileResource
+from assets.settings.profile import Profile
+from assets.stages.resources import ProfileResource
 from pipelines import profiles
 from pipelines.definitions import build_defs
 from pipelines.orchestration.runs import profile as run_profile

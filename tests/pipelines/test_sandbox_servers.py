@@ -29,10 +29,10 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.grammars.registry import grammar_named
 from agent.policy.action_source import OracleActionSource, StepContext
 from agent.policy.policy import Policy, Prompt, Response
-from assets.agent_settings import AgentSettings
-from assets.execution_settings import SandboxSettings
-from assets.profile import ActingSettings, EvaluationSettings, TaskSettings
-from assets.requests import EvaluateRequest
+from assets.settings.agent import AgentSettings
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, EvaluationSettings, TaskSettings
+from assets.stages.requests import EvaluateRequest
 from benchmarks.common.delay import DelayingProxy
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from models.engine.choice import EngineChoice

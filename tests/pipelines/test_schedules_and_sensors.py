@@ -10,7 +10,7 @@ import pytest
 from annotation.storage import changes
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
-from assets.resources import WarehouseResource
+from assets.stages.resources import WarehouseResource
 from pipelines import profiles
 from pipelines.definitions import build_defs
 from pipelines.orchestration.runs.failures import MAX_RELAUNCHES

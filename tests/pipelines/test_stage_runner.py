@@ -15,11 +15,11 @@ import dagster as dg
 import psutil
 import pytest
 
-from assets.execution_settings import SandboxSettings
-from assets.failures import RETRYABLE
-from assets.profile import ActingSettings, SeedSettings, TaskSettings
-from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
-from assets.resources import StageRunner
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, SeedSettings, TaskSettings
+from assets.stages.failures import RETRYABLE
+from assets.stages.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
+from assets.stages.resources import StageRunner
 from pipelines.orchestration.work.folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
 from pipelines.orchestration.work.stage_runner import PipesStageRunner
 from sandbox.tasks.registry import SOURCES

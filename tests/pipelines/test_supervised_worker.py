@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from assets.requests import InitialiseRequest, SupervisedRequest
 from assets.seed_data.tutorials import tutorials
+from assets.stages.requests import InitialiseRequest, SupervisedRequest
 from models.checkpoints.checkpoint import verify
 from models.supervised.config import SupervisedConfig
 from pipelines.importing.general import import_general_data

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.policy.policy import Message
-from assets.requests import InitialiseRequest, SupervisedRequest
 from assets.seed_data.tutorials import tutorials
+from assets.stages.requests import InitialiseRequest, SupervisedRequest
 from models.families.registry import load_codec
 from models.supervised.config import SupervisedConfig
 from models.supervised.text_loss import text_loss

@@ -15,7 +15,7 @@ import pytest
 from dagster._core.storage.dagster_run import RunOpConcurrency
 from rich.console import Console
 
-from assets.stage_assets import CONCURRENCY_POOL
+from assets.stages.stage_assets import CONCURRENCY_POOL
 from benchmarks.common import postgres
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from benchmarks.common.object_store import BUCKET, an_object_store

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer import Abort
 
-from assets.requests import StageResult
+from assets.stages.requests import StageResult
 from pipelines.cli.data.verify import repair_alone, verify
 from pipelines.orchestration.work.finished_work import commits_of, iterations_to_repeat
 from pipelines.orchestration.work.folder import RESULT, work_folder

@@ -16,10 +16,10 @@ from agent.episode.episode import Episode, Outcome, Step
 from agent.episode.log import EpisodeLog
 from agent.policy.policy import Policy
 from annotation.config import Mode, ScriptedAnnotatorConfig
-from assets.execution_settings import SandboxSettings
-from assets.instances import first_instance
-from assets.profile import ActingSettings, MergeSettings, TaskSettings
-from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, RlRequest, StageResult
+from assets.settings.execution import SandboxSettings
+from assets.settings.profile import ActingSettings, MergeSettings, TaskSettings
+from assets.stages.requests import AnnotateRequest, InitialiseRequest, MergeRequest, RlRequest, StageResult
+from assets.tasks.instances import first_instance
 from models.checkpoints.checkpoint import load_tokenizer, save, verify
 from models.families.registry import load_policy
 from models.families.shift_qwen3 import initialise

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from assets.invariants import INVARIANTS
+from assets.gates.invariants import INVARIANTS
 from assets.people import _take_back
 from tests.homes import copied
 from tests.warehouse.conftest import Make

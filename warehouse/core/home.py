@@ -16,7 +16,7 @@ FLYWHEEL_HOME
 ├── exports.jsonl  where exports were written
 ├── alerts/        alerts that were sent or wait for a channel
 ├── report_split.jsonl  when the report split was looked at, and for which release
-├── opened.json    which iterations are open: see assets/opened.py
+├── opened.json    which iterations are open: see assets/iterations/opened.py
 ├── cache/         what is made of the tables again where it is missing
 └── profile.yaml   the profile that it was last run with
 

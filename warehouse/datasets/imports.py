@@ -1,5 +1,5 @@
 """Which imported rows no gate has looked at yet: what people bring in joins iteration 0000 at any time, after the seed's own rows were
-checked. What of it is checked, and when, is assets/checks.py's.
+checked. What of it is checked, and when, is assets/gates/checks.py's.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What a policy solves of each task family, as far as it is known: counts of earlier iterations, and how likely the rate lies between two
-bounds. Which tasks are chosen by it is assets/task_choice.py's business.
+bounds. Which tasks are chosen by it is assets/tasks/choice.py's business.
 
 Only what choices may read: rollouts, which are on training instances, and evaluations on the `eval` split of the policies that were
 released, for those collect: a candidate that lost to the release before it says nothing of who plays on.

@@ -1,6 +1,6 @@
 """Which instances a campaign asks for: the tasks that it selects, more of those that the policy is weak at, in train seeds of its own.
 
-Seeds are far beyond those that iterations use (assets/instances.py), so that what people annotate is never what a stage collects or
+Seeds are far beyond those that iterations use (assets/tasks/instances.py), so that what people annotate is never what a stage collects or
 evaluates on; of sources that know an instance's content, none whose content is evaluated on.
 """
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from pipelines import profiles
 from pipelines.cli.runs.live import Display
 from pipelines.orchestration.instance import check_disk_space, open_instance

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from assets.iteration_keys import next_key
-from assets.opened import read_opened, write_opened
+from assets.iterations.keys import next_key
+from assets.iterations.opened import read_opened, write_opened
 from pipelines.cli.options import command_in
 from pipelines.cli.terminal import counted
 from pipelines.orchestration.instance import CONFIG, open_instance
@@ -184,7 +184,7 @@ def _opened(home: Home) -> set[str]:
     known = read_opened(home)
     if known is not None or not (home.dagster / CONFIG).exists():
         return known or set()
-    from assets.partitions import ITERATIONS
+    from assets.iterations.partitions import ITERATIONS
 
     with open_instance(home) as instance:
         known = set(instance.get_dynamic_partitions(str(ITERATIONS.name)))

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from assets.profile import ScheduleSettings
+from assets.settings.profile import ScheduleSettings
 from pipelines import profiles
 from pipelines.orchestration.instance import check_disk_space, open_instance
 from pipelines.orchestration.jobs import DAGSTER_URL_VARIABLE

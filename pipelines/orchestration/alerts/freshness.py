@@ -17,8 +17,8 @@ from itertools import islice, pairwise
 import dagster as dg
 from dagster._utils.schedules import schedule_execution_time_iterator
 
-from assets.keys import ITERATION_OUTPUT, rl_asset_key
-from assets.profile import Profile
+from assets.settings.profile import Profile
+from assets.stages.asset_keys import ITERATION_OUTPUT, rl_asset_key
 from warehouse.core.stages import joint_name
 
 INTERVALS = 2

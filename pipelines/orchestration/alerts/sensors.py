@@ -6,9 +6,9 @@ import os
 
 import dagster as dg
 
-from assets.keys import ITERATION_OUTPUT
-from assets.profile import Profile
-from assets.resources import WarehouseResource
+from assets.settings.profile import Profile
+from assets.stages.asset_keys import ITERATION_OUTPUT
+from assets.stages.resources import WarehouseResource
 from pipelines.orchestration.alerts.channels import EMAIL_VARIABLE, WEBHOOK_VARIABLE, Alert, channels, deliver, post
 from pipelines.orchestration.alerts.freshness import overdue
 from pipelines.orchestration.alerts.regressions import eval_drop

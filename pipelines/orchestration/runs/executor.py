@@ -17,7 +17,7 @@ from dagster._core.execution.plan.plan import ExecutionPlan
 from dagster._core.execution.retries import RetryMode
 from dagster._core.execution.step_dependency_config import StepDependencyConfig
 
-from assets.stage_assets import CONCURRENCY_POOL
+from assets.stages.stage_assets import CONCURRENCY_POOL
 from pipelines.orchestration.runs import step_server
 from pipelines.orchestration.runs.iteration_lock import IterationLock, lock_path
 from warehouse.core.errors import IterationLocked

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
-from assets.failures import RETRYABLE
+from assets.stages.failures import RETRYABLE
 from warehouse.core.errors import class_named
 from warehouse.core.machine import shortage
 

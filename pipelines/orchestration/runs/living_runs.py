@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.stage_assets import CONCURRENCY_POOL
+from assets.stages.stage_assets import CONCURRENCY_POOL
 from pipelines.orchestration.runs.iteration_lock import is_running_elsewhere, lock_path
 from warehouse.core.home import Home
 from warehouse.core.locks import holder_of

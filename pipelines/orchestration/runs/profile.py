@@ -1,7 +1,8 @@
 """The profile of a run, as its run configuration says it: `resources.profile.config` names a profile and changes settings of it.
 
-Its schema is made from assets/profile.py, so that Dagster's Launchpad completes and describes every setting, and refuses an unknown key or
-a value of another type before it launches. What depends on the profile as a whole is checked when the run begins, before any step does.
+Its schema is made from assets/settings/profile.py, so that Dagster's Launchpad completes and describes every setting, and refuses an
+unknown key or a value of another type before it launches. What depends on the profile as a whole is checked when the run begins, before any
+step does.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import dagster as dg
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from assets.profile import Profile
-from assets.resources import ProfileResource
+from assets.settings.profile import Profile
+from assets.stages.resources import ProfileResource
 from pipelines import profiles
 from sandbox.server.address import ServerAddress
 from warehouse.core.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from assets.requests import StageResult
+from assets.stages.requests import StageResult
 from models.checkpoints import checkpoint
 from pipelines.orchestration.work.folder import RESULT, forget_result
 from warehouse.core.errors import CheckpointError, CorruptTable

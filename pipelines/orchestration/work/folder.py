@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from assets.requests import StageRequest, StageResult
+from assets.stages.requests import StageRequest, StageResult
 from warehouse.core.home import Home, atomic_write
 
 REQUEST, RESULT, ERROR, FRESH = "request.json", "result.json", "error.json", "fresh"

@@ -5,7 +5,7 @@ The two exchange files in the stage's folder (pipelines/orchestration/work/folde
 half-finished one is handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh.
 
 That is how the jobs that complete an iteration or the seed go on. In any other run the stage is what was asked for
-(`assets.stage_assets.is_asked_for`): it is worked again, once. What such a run has begun, a re-execution of it resumes.
+(`assets.stages.stage_assets.is_asked_for`): it is worked again, once. What such a run has begun, a re-execution of it resumes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.failures import failure
-from assets.requests import StageRequest, StageResult
-from assets.resources import StageRunner
-from assets.stage_assets import is_asked_for
+from assets.stages.failures import failure
+from assets.stages.requests import StageRequest, StageResult
+from assets.stages.resources import StageRunner
+from assets.stages.stage_assets import is_asked_for
 from pipelines.orchestration.runs import profile as run_profile
 from pipelines.orchestration.work.finished_work import find_loss
 from pipelines.orchestration.work.folder import (

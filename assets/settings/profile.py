@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from annotation.config import ScriptedAnnotatorConfig, WordingConfig
-from assets.agent_settings import AgentSettings, HarnessSettings, LearnerHarnessSettings, PolicySettings
-from assets.execution_settings import RunnerSettings, SandboxSettings
-from assets.instances import TrainPurpose, max_instances
-from assets.plan_settings import PlanSettings
-from assets.verdict_settings import OrmSettings, VerdictSettings
+from assets.settings.agent import AgentSettings, HarnessSettings, LearnerHarnessSettings, PolicySettings
+from assets.settings.execution import RunnerSettings, SandboxSettings
+from assets.settings.plan import PlanSettings
+from assets.settings.verdicts import OrmSettings, VerdictSettings
+from assets.tasks.instances import TrainPurpose, max_instances
 from models.engine.choice import EngineChoice
 from models.merging.config import MethodConfig
 from models.rl.config import PpoConfig
@@ -40,7 +40,7 @@ class _Settings(BaseModel):
 
 
 class SelfChallengeSettings(_Settings):
-    """Aiming the collection at what the policy solves now and then (assets/task_choice.py)."""
+    """Aiming the collection at what the policy solves now and then (assets/tasks/choice.py)."""
 
     enabled: bool = Field(False, description="choose families by what the policy solved of them; else every family gets as many instances")
     low: Annotated[float, Field(ge=0, le=1, description="solve rate below which a family is too hard")] = 0.2
@@ -410,4 +410,4 @@ def _unknown(location: tuple[int | str, ...]) -> str:
         group = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
     near = get_close_matches(str(location[-1]), group.model_fields, n=1) if group is not None else []
     guess = f"did you mean {near[0]}? " if near else ""
-    return f"unknown key; {guess}The settings are described in assets/profile.py, and pipelines/profiles/quickstart.yaml uses them"
+    return f"unknown key; {guess}The settings are described in assets/settings/profile.py, and pipelines/profiles/quickstart.yaml uses them"

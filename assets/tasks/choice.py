@@ -1,5 +1,5 @@
 """Which task families a collection plays, and how often: those that the policy solves now and then. Pure functions of counts; what is known
-of a policy is warehouse/evaluation/solve_rates.py, the seeds and the table are assets/task_pool.py.
+of a policy is warehouse/evaluation/solve_rates.py, the seeds and the table are assets/tasks/pool.py.
 
 Per domain, a share `explore` goes to families that nothing speaks for (never tried, or almost surely outside the bounds); the rest goes to
 the others by the posterior probability that the policy's solve rate lies within the bounds. With few episodes that probability stays near
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from assets.profile import SelfChallengeSettings
+from assets.settings.profile import SelfChallengeSettings
 from sandbox.tasks.task import Task
 from warehouse.evaluation.solve_rates import Solved
 

@@ -1,5 +1,5 @@
 """The task pool of an iteration: which generated instances its collection plays. Families are chosen by what the policy solved of them
-before (assets/task_choice.py); here are the seeds, which no stage has used, and the table. Off in a profile, a collection plays as many
+before (assets/tasks/choice.py); here are the seeds, which no stage has used, and the table. Off in a profile, a collection plays as many
 instances of every family, and nothing is written.
 
 The choice reads earlier iterations only, so an iteration that is taken up again chooses the same.
@@ -11,14 +11,14 @@ from typing import Any
 import dagster as dg
 import duckdb
 
-from assets.handoff import iteration_input
-from assets.instance_rows import instance_row
-from assets.instances import first_instance, max_instances
-from assets.metadata import data_version, describe, picture
-from assets.profile import Profile
-from assets.resources import ProfileResource, WarehouseResource
-from assets.stage_assets import stage_asset
-from assets.task_choice import Choice, choose
+from assets.iterations.handoff import iteration_input
+from assets.settings.profile import Profile
+from assets.stages.metadata import data_version, describe, picture
+from assets.stages.resources import ProfileResource, WarehouseResource
+from assets.stages.stage_assets import stage_asset
+from assets.tasks.choice import Choice, choose
+from assets.tasks.instance_rows import instance_row
+from assets.tasks.instances import first_instance, max_instances
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in
 from sandbox.tasks.task import Split, Task

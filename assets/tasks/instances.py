@@ -2,14 +2,14 @@
 two ever see the same instance; `eval` and `holdout` instances never change.
 
 An iteration's block is cut into the parts of FIRST_IN_BLOCK; the seed's, which is block 0, is all demonstrations. A profile that asks for
-more than a part holds is refused (assets/profile.py).
+more than a part holds is refused (assets/settings/profile.py).
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from assets.iteration_keys import iteration_number
+from assets.iterations.keys import iteration_number
 from warehouse.core.errors import ConfigError
 from warehouse.core.stages import SEED_ITERATION
 

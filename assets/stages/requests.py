@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from annotation.config import ScriptedAnnotatorConfig
-from assets.agent_settings import LearnerHarnessSettings, PolicySettings
-from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, SeedSettings
-from assets.verdict_settings import OrmSettings, VerdictSettings
+from assets.settings.agent import LearnerHarnessSettings, PolicySettings
+from assets.settings.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, SeedSettings
+from assets.settings.verdicts import OrmSettings, VerdictSettings
 from models.engine.choice import EngineChoice
 from models.rl.config import PpoConfig
 from models.supervised.config import SupervisedConfig

@@ -18,9 +18,9 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from assets.failures import RETRY, retried
-from assets.partitions import ITERATIONS
-from assets.resources import WarehouseResource
+from assets.iterations.partitions import ITERATIONS
+from assets.stages.failures import RETRY, retried
+from assets.stages.resources import WarehouseResource
 from warehouse.core.identity import files_id
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.storage.catalogue import TABLES

@@ -19,10 +19,10 @@ import dagster as dg
 import duckdb
 import pyarrow.compute as pc
 
-from assets.failures import RETRYABLE
-from assets.invariants import INVARIANTS, REWORK, Invariant
-from assets.partitions import ITERATIONS
-from assets.resources import WarehouseResource
+from assets.gates.invariants import INVARIANTS, REWORK, Invariant
+from assets.iterations.partitions import ITERATIONS
+from assets.stages.failures import RETRYABLE
+from assets.stages.resources import WarehouseResource
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.datasets.imports import unchecked_imports
 from warehouse.quality.data_docs import build_data_docs

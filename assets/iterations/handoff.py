@@ -9,13 +9,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.iteration_keys import next_key, previous_key
-from assets.keys import ITERATION_OUTPUT
-from assets.metadata import ITERATIONS_DRAWN, describe, picture
-from assets.opened import write_opened
-from assets.partitions import ITERATIONS
-from assets.resources import WarehouseResource
-from assets.stage_assets import stage_asset
+from assets.iterations.keys import next_key, previous_key
+from assets.iterations.opened import write_opened
+from assets.iterations.partitions import ITERATIONS
+from assets.stages.asset_keys import ITERATION_OUTPUT
+from assets.stages.metadata import ITERATIONS_DRAWN, describe, picture
+from assets.stages.resources import WarehouseResource
+from assets.stages.stage_assets import stage_asset
 from warehouse.core.home import Home
 from warehouse.core.identity import content_id
 from warehouse.lineage import registry

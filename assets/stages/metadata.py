@@ -10,8 +10,8 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel
 
-from assets.keys import ITERATION_OUTPUT
-from assets.requests import StageResult
+from assets.stages.asset_keys import ITERATION_OUTPUT
+from assets.stages.requests import StageResult
 from warehouse.core.code import code_digest
 from warehouse.core.identity import content_id, long_list_id
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import dagster as dg
 import duckdb
 
-from assets.failures import ERROR_TYPE
-from assets.keys import rl_asset_key
-from assets.partitions import ITERATIONS
-from assets.resources import WarehouseResource
+from assets.iterations.partitions import ITERATIONS
+from assets.stages.asset_keys import rl_asset_key
+from assets.stages.failures import ERROR_TYPE
+from assets.stages.resources import WarehouseResource
 from warehouse.core.errors import ValueGateNotPassed
 from warehouse.core.stages import rl_stage
 from warehouse.storage.sql.query import connect
@@ -55,7 +55,7 @@ def build_value_gate(names: tuple[str, ...]) -> dg.AssetChecksDefinition:
 
 def _spec(key: dg.AssetKey) -> dg.AssetCheckSpec:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.PreviewWarning)  # of partitions, see assets/checks.py
+        warnings.simplefilter("ignore", dg.PreviewWarning)  # of partitions, see assets/gates/checks.py
         return dg.AssetCheckSpec(VALUE_GATE, asset=key, description=MEANING, blocking=True, partitions_def=ITERATIONS)
 
 

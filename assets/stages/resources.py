@@ -9,8 +9,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.profile import Profile
-from assets.requests import StageRequest, StageResult
+from assets.settings.profile import Profile
+from assets.stages.requests import StageRequest, StageResult
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse
 
@@ -46,8 +46,8 @@ class StageRunner(dg.ConfigurableResource, ABC):  # type: ignore[type-arg]
 
     @abstractmethod
     def run(self, context: dg.AssetExecutionContext, request: StageRequest) -> StageResult:
-        """Block until the stage is done. Raises dg.Failure with the worker's own words, and what assets/failures.py names in its metadata,
-        when it is not."""
+        """Block until the stage is done. Raises dg.Failure with the worker's own words, and what assets/stages/failures.py names in its
+        metadata, when it is not."""
 
     @abstractmethod
     def forget(self, iteration: str, stage: str) -> None:

@@ -1,6 +1,6 @@
 """Rows of `task_instances`, and which instances a profile evaluates on: known before anything has run, so that the first snapshot and the
 first verdicts can be held against them. Only of sources that describe their instances without being run; the others are known from the
-first evaluation. Which instances a collection plays is task_pool.py's."""
+first evaluation. Which instances a collection plays is pool.py's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from assets.profile import Profile
+from assets.settings.profile import Profile
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import reported_seeds, tasks_in
 from sandbox.tasks.supply import Facts

@@ -1,7 +1,0 @@
-"""Iterations as dynamic partitions, one per iteration; the seed is not a partition. Their keys: assets/iteration_keys.py."""
-
-from __future__ import annotations
-
-import dagster as dg
-
-ITERATIONS = dg.DynamicPartitionsDefinition(name="iteration")

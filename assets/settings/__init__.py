@@ -1,0 +1,1 @@
+"""The settings of an iteration: profile, and the parts that it is put together of."""
