@@ -63,7 +63,7 @@ from benchmarks.common.splits import add_split
 from models.rl.config import PpoConfig
 from models.rl.metrics import episode_metrics
 from models.rl.trainer import PpoRun, rollout_log_of, train_ppo
-from models.rl.value_pretraining import CriticSource
+from models.rl.value.pretraining import CriticSource
 from pipelines import profiles
 from pipelines.stages.context import profile_tasks
 from pipelines.stages.sandboxes import open_collector

@@ -35,11 +35,11 @@ from benchmarks.common.provenance import Publish, publish_rows
 from benchmarks.common.small_policy import Bar, sampled
 from benchmarks.seed_policies import make
 from models.families.registry import load_codec, load_policy
-from models.rl.advantages import Floats, explained_variance
-from models.rl.buffer import Trajectory, trajectory
 from models.rl.config import PpoConfig
-from models.rl.critic import Critic, Level, predict, rewards_per_value
-from models.rl.value_learner import ValueLearner, held_apart
+from models.rl.updates.advantages import Floats, explained_variance
+from models.rl.updates.buffer import Trajectory, trajectory
+from models.rl.value.critic import Critic, Level, predict, rewards_per_value
+from models.rl.value.learner import ValueLearner, held_apart
 from pipelines import profiles
 
 ROOT = Path(".bench/critic_fit")

@@ -38,8 +38,8 @@ from benchmarks.common.venv import python_of
 from models.checkpoints.checkpoint import read_card, save
 from models.families.registry import load_codec
 from models.rl.config import PpoConfig
-from models.rl.replay import ReplayPool
 from models.rl.trainer import PpoRun, train_ppo
+from models.rl.updates.replay import ReplayPool
 from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample, encode_samples

@@ -38,7 +38,7 @@ from benchmarks.common.small_policy import Bar, collected
 from benchmarks.generation import IdCodec, prompt_of
 from models.engine.embedded import EmbeddedEngine
 from models.engine.settings import EngineSettings, Quantisation
-from models.rl.losses import kl_k3
+from models.rl.updates.losses import kl_k3
 from pipelines import profiles
 from pipelines.stages.engines import open_engine
 from pipelines.stages.evaluate import greedy_requests, task_counts

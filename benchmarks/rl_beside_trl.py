@@ -55,7 +55,7 @@ from models.families.chat import ChatCodec
 from models.families.registry import load_codec
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM
 from models.rl.config import PpoConfig
-from models.rl.curriculum import instances_met, quotas, round_requests
+from models.rl.rollouts.curriculum import instances_met, quotas, round_requests
 from models.rl.trainer import PpoResult, PpoRun, train_ppo
 from pipelines import profiles
 from pipelines.stages.context import profile_tasks

@@ -35,9 +35,9 @@ from benchmarks.common.provenance import Publish, publish_rows
 from benchmarks.common.waiting_hosts import server_nodes
 from benchmarks.common.waiting_node import TASK
 from benchmarks.nodes import NODES
-from models.rl.curriculum import num_to_admit
-from models.rl.rollout_log import RolloutLog
-from models.rl.rollouts import RolloutPool
+from models.rl.rollouts.curriculum import num_to_admit
+from models.rl.rollouts.log import RolloutLog
+from models.rl.rollouts.pool import RolloutPool
 from pipelines.plan.simulation import Cluster, Learning, RecordedEpisode, simulate
 from sandbox.server.servers_pool import ServersPool
 

@@ -42,8 +42,8 @@ from benchmarks.common.small_policy import base_policy, base_recipe, demonstrati
 from benchmarks.common.splits import add_split
 from models.engine.embedded import EmbeddedEngine
 from models.rl.config import PpoConfig
-from models.rl.replay import ReplayPool
 from models.rl.trainer import PpoResult, PpoRun, train_ppo
+from models.rl.updates.replay import ReplayPool
 from models.supervised.run import train_supervised
 from pipelines import profiles
 from pipelines.cluster.sessions import num_waiting, open_pool

@@ -1,11 +1,11 @@
 """Memory of a training process by ZeRO stage: the most that it held while it started and in its steps, beside what the formula says that
-`flywheel run --dry-run` uses (models/training/estimates.py), and how long a step took. Stage 0 is models/rl/process_group.py's; beside it,
-`deepspeed-0`, stands what DeepSpeed does at that stage, which RL does not use.
+`flywheel run --dry-run` uses (models/training/estimates.py), and how long a step took. Stage 0 is models/rl/distributed/process_group.py's;
+beside it, `deepspeed-0`, stands what DeepSpeed does at that stage, which RL does not use.
 
-A Llama with random weights in float32, on the CPU over gloo, by what steps RL's policy (models/rl/optimizers.py): two passes and a step of
-Adam, several times. Processes are forks of one that has imported everything; what counts is the resident memory beyond what each had
-then. Kept under .bench/zero_memory, a file a stage; interrupted, it goes on with those that are missing. Remove that folder to measure
-again.
+A Llama with random weights in float32, on the CPU over gloo, by what steps RL's policy (models/rl/distributed/optimizers.py): two passes
+and a step of Adam, several times. Processes are forks of one that has imported everything; what counts is the resident memory beyond what
+each had then. Kept under .bench/zero_memory, a file a stage; interrupted, it goes on with those that are missing. Remove that folder to
+measure again.
 
     python -m benchmarks.zero_memory --publish
     python -m benchmarks.zero_memory --loading --processes 4 --publish
@@ -40,8 +40,8 @@ from benchmarks.common.provenance import Publish, publish_rows
 from models.checkpoints.checkpoint import write
 from models.families.registry import load_policy, policy_without_weights
 from models.families.shapes import ModelShape, shape_of
-from models.rl.optimizers import MakeOptimizer, Optimizer, WholeOptimizer, ZeroOptimizer
-from models.rl.process_group import ProcessGroup
+from models.rl.distributed.optimizers import MakeOptimizer, Optimizer, WholeOptimizer, ZeroOptimizer
+from models.rl.distributed.process_group import ProcessGroup
 from models.supervised.config import SupervisedConfig
 from models.supervised.fitting import training_arguments
 from models.training.estimates import FLOAT32, FLOAT32_IN_ZERO, training_memory

@@ -59,9 +59,9 @@ MODULES = {
         files=("sandbox/tasks/task.py", "warehouse/evaluation/choosing.py"),
         tests=("tests/sandbox/test_task.py", "tests/warehouse/test_choosing.py"),
     ),
-    "losses": Module(files=("models/rl/losses.py",), tests=("tests/models/test_ppo_losses.py",)),
-    "off_policy": Module(files=("models/rl/off_policy.py",), tests=("tests/models/test_ppo_off_policy.py",)),
-    "advantages": Module(files=("models/rl/advantages.py",), tests=("tests/models/test_ppo_advantages.py",)),
+    "losses": Module(files=("models/rl/updates/losses.py",), tests=("tests/models/test_ppo_losses.py",)),
+    "off_policy": Module(files=("models/rl/updates/off_policy.py",), tests=("tests/models/test_ppo_off_policy.py",)),
+    "advantages": Module(files=("models/rl/updates/advantages.py",), tests=("tests/models/test_ppo_advantages.py",)),
     "gate": Module(files=("assets/release.py",), tests=("tests/assets/test_release.py",)),
     "statistics": Module(files=("warehouse/evaluation/statistics.py",), tests=("tests/warehouse/test_statistics.py",)),
     "evaluation": Module(

@@ -20,7 +20,7 @@ from assets.tasks.instances import TrainPurpose, max_instances
 from models.engine.choice import EngineChoice
 from models.merging.config import MethodConfig
 from models.rl.config import PpoConfig
-from models.rl.curriculum import HIGHEST_QUOTA
+from models.rl.rollouts.curriculum import HIGHEST_QUOTA
 from models.supervised.config import SupervisedConfig
 from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.tracking_config import TrackingConfig

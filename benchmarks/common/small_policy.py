@@ -32,7 +32,7 @@ from benchmarks.common.kept import claim, fingerprint
 from models.checkpoints.checkpoint import load_tokenizer, save
 from models.engine.embedded import EmbeddedEngine
 from models.families.seed_policy import seed_policy
-from models.rl.replay import ReplayPool
+from models.rl.updates.replay import ReplayPool
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample, encode_samples
 from models.training.batching import EncodedSample

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.invariants.library import Library, LossCase, Missing, Spans
-from models.rl.advantages import batch_advantages, decoupled_gae, explained_variance, group_advantages, length_adaptive_lambda
 from models.rl.config import PpoConfig
-from models.rl.losses import Aggregation, LossSettings, kl_k3, policy_loss, token_weights, value_loss
-from models.rl.off_policy import sequence_kept, token_correction
+from models.rl.updates.advantages import batch_advantages, decoupled_gae, explained_variance, group_advantages, length_adaptive_lambda
+from models.rl.updates.losses import Aggregation, LossSettings, kl_k3, policy_loss, token_weights, value_loss
+from models.rl.updates.off_policy import sequence_kept, token_correction
 
 Floats = NDArray[np.float64]
 NO_MASK = "the functions take response tokens end to end: there is no argument for masked positions"
@@ -37,16 +37,16 @@ def lengths(spans: Spans) -> list[int]:
 class Ours(Library):
     name = "Flywheel"
     functions = {  # noqa: RUF012
-        "gae": "models.rl.advantages.decoupled_gae",
-        "decoupled_gae": "models.rl.advantages.decoupled_gae",
-        "length_lambda": "models.rl.advantages.length_adaptive_lambda",
-        "returns": "models.rl.advantages.batch_advantages",
-        "group": "models.rl.advantages.group_advantages",
-        "policy_loss": "models.rl.losses.policy_loss (correction_N)",
-        "kl_k3": "models.rl.losses.kl_k3",
-        "correction": "models.rl.off_policy.token_correction, sequence_kept",
-        "value_loss": "models.rl.losses.value_loss",
-        "explained_variance": "models.rl.advantages.explained_variance",
+        "gae": "models.rl.updates.advantages.decoupled_gae",
+        "decoupled_gae": "models.rl.updates.advantages.decoupled_gae",
+        "length_lambda": "models.rl.updates.advantages.length_adaptive_lambda",
+        "returns": "models.rl.updates.advantages.batch_advantages",
+        "group": "models.rl.updates.advantages.group_advantages",
+        "policy_loss": "models.rl.updates.losses.policy_loss (correction_N)",
+        "kl_k3": "models.rl.updates.losses.kl_k3",
+        "correction": "models.rl.updates.off_policy.token_correction, sequence_kept",
+        "value_loss": "models.rl.updates.losses.value_loss",
+        "explained_variance": "models.rl.updates.advantages.explained_variance",
     }
 
     def gae(self, spans: Spans, *, gamma: float, lambda_: float) -> tuple[Floats, Floats]:

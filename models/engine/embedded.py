@@ -36,7 +36,7 @@ from models.families.tokenizer import WordCodec
 from warehouse.core.errors import ModelError
 
 if TYPE_CHECKING:
-    from models.rl.critic import Critic
+    from models.rl.value.critic import Critic
 
 OnToken = Callable[[int, float, int, str, Top], None]
 """A token's id, its log-probability, the version of the weights that wrote it, the policy id of those behind the first token, and the

@@ -1,5 +1,5 @@
 """Values of finished answers, for callers who want them with their tokens (EmbeddedEngine's `critic`): the critic's forward pass over
-prompt and answer. What a critic is: models/rl/critic.py.
+prompt and answer. What a critic is: models/rl/value/critic.py.
 
 Shape suffixes: B rows, T positions, N answer tokens of all rows.
 """
@@ -16,7 +16,7 @@ from models.families.vision import collate_vision
 from models.training.forward import hidden_where
 
 if TYPE_CHECKING:
-    from models.rl.critic import Critic
+    from models.rl.value.critic import Critic
 
 
 @torch.inference_mode()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from agent.episode.collector import LeaseUse
 from agent.policy.policy import Policy, Prompt, Response, is_continuous
-from models.rl.rollouts import RolloutPool
+from models.rl.rollouts.pool import RolloutPool
 
 
 class MeteredPolicy:

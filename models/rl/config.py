@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.rl.shaping import ShapingConfig
+from models.rl.updates.shaping import ShapingConfig
 from models.training.adapter_config import AdapterConfig
 
 Positive = Annotated[float, Field(gt=0)]

@@ -19,17 +19,17 @@ from models.checkpoints.checkpoint import Card, read_card
 from models.engine.vision_units import placeholder_ids
 from models.families.registry import load_codec, load_policy, policy_without_weights
 from models.families.vision import VisionCodec
-from models.rl.buffer import Trajectory, trajectory
 from models.rl.config import PpoConfig
-from models.rl.critic import Critic
-from models.rl.critic_checkpoint import load_critic
-from models.rl.optimizers import Optimizer
-from models.rl.process_group import SINGLE_PROCESS, ProcessGroup, deepspeed_raising_process_lost
-from models.rl.replay import ReplayPool
+from models.rl.distributed.optimizers import Optimizer
+from models.rl.distributed.process_group import SINGLE_PROCESS, ProcessGroup, deepspeed_raising_process_lost
 from models.rl.state import Counters, load_optimizers, load_state
-from models.rl.update import PolicyLearner
-from models.rl.value_learner import Gate, ValueLearner
-from models.rl.weighting import weigh_round
+from models.rl.updates.buffer import Trajectory, trajectory
+from models.rl.updates.replay import ReplayPool
+from models.rl.updates.update import PolicyLearner
+from models.rl.updates.weighting import weigh_round
+from models.rl.value.critic import Critic
+from models.rl.value.critic_checkpoint import load_critic
+from models.rl.value.learner import Gate, ValueLearner
 from models.training.adapters import (
     Part,
     adapter_parts,

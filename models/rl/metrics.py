@@ -1,7 +1,7 @@
 """What a round's episodes looked like, as numbers for curves. What the learner did with them is measured where it happens.
 
-Names are stable: reports and checks read them by name. docs/rl.md lists them; those of time and queues (clocks.py, rollouts.py) are in
-docs/streaming.md.
+Names are stable: reports and checks read them by name. docs/rl.md lists them; those of time and queues (clocks.py,
+models/rl/rollouts/pool.py) are in docs/streaming.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from agent.episode.episode import Episode, Outcome, Step
-from models.rl.buffer import Trajectory, is_left_out
+from models.rl.updates.buffer import Trajectory, is_left_out
 
 FAR = 8
 """Updates behind the learner from which on tokens are counted together."""

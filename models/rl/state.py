@@ -1,10 +1,9 @@
 """What a killed run resumes from: weights, optimizers and counters after a completed round, in safetensors and JSON.
 
-Where processes share out what they train (optimizers.py), each writes its own part, in a file `-0-of-2`, with its part of the weights, and
-reads its own part of what any number of processes wrote. States are folders `round-0003`, written aside and renamed, so one that exists is
-whole; the newest counts and older ones are removed.
-Random generators need no state: each round derives its own from the run's seed (see trainer.py). Requests and episodes are kept by
-rollout_log.py.
+Where processes share out what they train (models/rl/distributed/optimizers.py), each writes its own part, in a file `-0-of-2`, with its
+part of the weights, and reads its own part of what any number of processes wrote. States are folders `round-0003`, written aside and
+renamed, so one that exists is whole; the newest counts and older ones are removed. Random generators need no state: each round derives its
+own from the run's seed (see trainer.py). Requests and episodes are kept by models/rl/rollouts/log.py.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 
-from models.rl.optimizers import WEIGHT, Optimizer, Piece
-from models.rl.value_learner import Gate
+from models.rl.distributed.optimizers import WEIGHT, Optimizer, Piece
+from models.rl.value.learner import Gate
 from models.training.adapters import trained_parameters
 from warehouse.core.durable import sync
 from warehouse.core.errors import CheckpointError

@@ -2,9 +2,10 @@
 
 Two ways to get a batch, one code path: in rounds (admit a round's episodes, wait for all of them, learn while nothing else happens), or
 streaming (episodes go on in the background while the policy learns, and take new weights as they come). What runs in the background is
-rollouts.py's business, what learns is learner.py's, what the critic learns before the first round value_pretraining.py's; the mathematics
-is in advantages.py and losses.py. With several processes (`num_processes`), this one is rank 0 (ranks.py). Sandboxes are the Collector's
-business, evaluation and release the caller's.
+models/rl/rollouts/pool.py's business, what learns is learner.py's, what the critic learns before the first round
+models/rl/value/pretraining.py's; the mathematics is in models/rl/updates/advantages.py and models/rl/updates/losses.py. With several
+processes (`num_processes`), this one is rank 0 (models/rl/distributed/ranks.py). Sandboxes are the Collector's business, evaluation and
+release the caller's.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from agent.policy.policy import Policy
 from models.checkpoints import checkpoint
 from models.engine.embedded import EmbeddedEngine
 from models.families.chat import ChatCodec
-from models.rl.buffer import Trajectory
 from models.rl.clocks import MeteredPolicy, Reading, times
 from models.rl.config import PpoConfig
-from models.rl.crash_budget import FRUITLESS, CrashBudget, is_fruitless, num_fruitful
-from models.rl.critic import Critic
-from models.rl.critic_checkpoint import save_critic
-from models.rl.curriculum import (
+from models.rl.distributed.process_group import ProcessGroup
+from models.rl.distributed.ranks import RankProcesses
+from models.rl.learner import Learner, Round
+from models.rl.metrics import episode_metrics, num_left_out, staleness_metrics
+from models.rl.rollouts.crash_budget import FRUITLESS, CrashBudget, is_fruitless, num_fruitful
+from models.rl.rollouts.curriculum import (
     batch_episodes,
     instances_met,
     num_rounds,
@@ -43,17 +45,16 @@ from models.rl.curriculum import (
     stream_requests,
     updated_rates,
 )
-from models.rl.forks import fork_requests
-from models.rl.learner import Learner, Round
-from models.rl.metrics import episode_metrics, num_left_out, staleness_metrics
-from models.rl.offline_fit import FIT_FILE, PRETRAINED, OfflineFit
-from models.rl.process_group import ProcessGroup
-from models.rl.ranks import RankProcesses
-from models.rl.replay import ReplayPool
-from models.rl.rollout_log import RolloutLog
-from models.rl.rollouts import RolloutPool
+from models.rl.rollouts.forks import fork_requests
+from models.rl.rollouts.log import RolloutLog
+from models.rl.rollouts.pool import RolloutPool
 from models.rl.state import read_counters, save_state
-from models.rl.value_pretraining import CriticSource, fit_offline, refuse_reported
+from models.rl.updates.buffer import Trajectory
+from models.rl.updates.replay import ReplayPool
+from models.rl.value.critic import Critic
+from models.rl.value.critic_checkpoint import save_critic
+from models.rl.value.offline_fit import FIT_FILE, PRETRAINED, OfflineFit
+from models.rl.value.pretraining import CriticSource, fit_offline, refuse_reported
 from models.training.adapters import save_adapter, without_adapters
 from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.metrics import MetricLog, Progress
@@ -168,8 +169,8 @@ async def train_ppo(
 
     The collector is the caller's to close. Gradient steps are taken in a thread. `on_progress(round, metrics)` is called after each round
     (of `num_rounds`), also for those that an earlier start of this run completed. Raises TrainingDiverged, ValueGateNotPassed, ProcessLost,
-    CheckpointError, ConfigError, and NothingToLearn after too many rounds whose episodes crashed (crash_budget.py), behind which the run's
-    next start goes on; `rollout_log_of` has the episodes then.
+    CheckpointError, ConfigError, and NothingToLearn after too many rounds whose episodes crashed (models/rl/rollouts/crash_budget.py),
+    behind which the run's next start goes on; `rollout_log_of` has the episodes then.
     """
     torch.set_num_threads(1)  # a second thread makes a tiny model slower on a busy machine
     trainer = _Trainer(run)

@@ -157,8 +157,8 @@ def policy_parameters(shape: ModelShape, config: AdapterConfig) -> int:
 
 
 def critic_parameters(shape: ModelShape, config: AdapterConfig) -> int:
-    """The same of a critic (models/rl/critic.py): it trains what the policy trains, without the output head where that is a matrix of its
-    own, and a value head. What the policy has frozen it shares."""
+    """The same of a critic (models/rl/value/critic.py): it trains what the policy trains, without the output head where that is a matrix of
+    its own, and a value head. What the policy has frozen it shares."""
     output_head = 0 if shape.is_tied or config.lora_rank else shape.vocab_size * shape.hidden_size
     return policy_parameters(shape, config) - output_head + shape.hidden_size + 1
 

@@ -1,7 +1,7 @@
 """What processes that train together share: the network that they use, how one ends with those that started it, the
 error that it leaves behind, the last words of a log.
 
-Who starts them is launcher.py's business, what they do models/supervised/process.py's and models/rl/process.py's.
+Who starts them is launcher.py's business, what they do models/supervised/process.py's and models/rl/distributed/process.py's.
 """
 
 from __future__ import annotations

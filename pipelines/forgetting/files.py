@@ -16,8 +16,8 @@ import duckdb
 from agent.episode.log import EpisodeLog, forget_in_lines, names_in_lines
 from agent.gateway.episodes import groups_of
 from agent.gateway.log import GatewayLog, folder_of, has_log
-from models.rl.offline_fit import FIT_FILE, PRETRAINED, OfflineFit
-from models.rl.rollout_log import BATCHES_FILE, BatchLine, RolloutLog
+from models.rl.rollouts.log import BATCHES_FILE, BatchLine, RolloutLog
+from models.rl.value.offline_fit import FIT_FILE, PRETRAINED, OfflineFit
 from pipelines.cli.data.queries import installed_sources
 from warehouse.core.durable import sync
 from warehouse.core.errors import FlywheelError

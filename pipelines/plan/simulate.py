@@ -15,7 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 from assets.settings.profile import Profile
-from models.rl.curriculum import batch_episodes
+from models.rl.rollouts.curriculum import batch_episodes
 from pipelines import profiles
 from pipelines.cli.terminal import counted, fits, slim_table
 from pipelines.plan.dry_run import in_time

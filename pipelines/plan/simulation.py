@@ -3,10 +3,10 @@ die. It shows before anything is rented how many nodes are worth their price, wh
 
 Episodes are drawn whole from recorded ones (recorded_episodes), so that long ones are as frequent and as slow as they were. A step waits
 for its turn at the policy server (`answers_per_s`), then for a processor of its node (`step_cpu_s`), then for what is left of its recorded
-time. Admission is the trainer's own (models/rl/curriculum.py); batches take the oldest admitted, and a crashed episode is asked for once
-more, as models/rl/rollouts.py has it. Tries that failed before an episode ended are as frequent as they were; where they broke off is not
-recorded, so that each ends after some of the steps, as many are as likely as few. Not simulated: groups of attempts, the network, a trainer
-that dies.
+time. Admission is the trainer's own (models/rl/rollouts/curriculum.py); batches take the oldest admitted, and a crashed episode is asked
+for once more, as models/rl/rollouts/pool.py has it. Tries that failed before an episode ended are as frequent as they were; where they
+broke off is not recorded, so that each ends after some of the steps, as many are as likely as few. Not simulated: groups of attempts, the
+network, a trainer that dies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import duckdb
 import simpy
 
-from models.rl.curriculum import num_to_admit
+from models.rl.rollouts.curriculum import num_to_admit
 
 Events = Generator[simpy.Event, Any, None]
 

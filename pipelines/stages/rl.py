@@ -22,11 +22,11 @@ from models.families.registry import is_vision, load_codec, max_positions
 from models.families.vision import pixel_loader
 from models.http.engine import HttpEngine
 from models.rl.config import PpoConfig
-from models.rl.curriculum import num_rounds
-from models.rl.offline_fit import PRETRAINED
-from models.rl.replay import ReplayPool
+from models.rl.rollouts.curriculum import num_rounds
 from models.rl.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, rollout_log_of, train_ppo
-from models.rl.value_pretraining import CriticSource
+from models.rl.updates.replay import ReplayPool
+from models.rl.value.offline_fit import PRETRAINED
+from models.rl.value.pretraining import CriticSource
 from models.supervised.training_set import TrainingSample, encode_samples
 from pipelines.stages.context import WorkerContext, profile_tasks
 from pipelines.stages.engines import engine_of_learner, open_servers

@@ -196,7 +196,7 @@ import flywheel as fw
 fw.open(home)._repr_html_()
 import pipelines.annotation_server.server, annotation.web.app
 try:
-    import models.rl.losses
+    import models.rl.updates.losses
 except ModuleNotFoundError as error:
     print(refusal(error, Path(home)))
 """

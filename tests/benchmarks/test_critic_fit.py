@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.critic_fit import ROUND, SHRINK, fitted_to, returns_of, table_estimates
-from models.rl.buffer import Trajectory, TrajectoryStep
+from models.rl.updates.buffer import Trajectory, TrajectoryStep
 
 STEP = TrajectoryStep(prompt_ids=(3,), response_ids=(4, 5), logprobs=(0.0, 0.0), reward=0.0)
 

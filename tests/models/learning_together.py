@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from models.rl.process_group import ProcessGroup
+from models.rl.distributed.process_group import ProcessGroup
 
 Part = TypeVar("Part")
 Made = TypeVar("Made")

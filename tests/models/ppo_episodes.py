@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.rl.buffer import Trajectory, TrajectoryStep
+from models.rl.updates.buffer import Trajectory, TrajectoryStep
 
 VOCABULARY = 40
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32}

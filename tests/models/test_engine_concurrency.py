@@ -16,7 +16,7 @@ from models.engine.embedded import EmbeddedEngine
 from models.engine.settings import EngineSettings
 from models.families.chat import EncodedChat
 from models.families.tokenizer import WordCodec
-from models.rl.critic import Critic
+from models.rl.value.critic import Critic
 from warehouse.core.errors import ModelError
 
 NEVER_ENDS = 1 << 30

@@ -11,7 +11,7 @@ from transformers import Qwen2VLForConditionalGeneration
 from models.families.seed_policy import seed_policy
 from models.families.shapes import KNOWN_CONFIGS, ModelShape, shape_of
 from models.families.tiny_vision import tiny_vision_config, vision_tokenizer
-from models.rl.critic import Critic
+from models.rl.value.critic import Critic
 from models.training.adapter_config import AdapterConfig
 from models.training.adapters import prepare_for_training
 from models.training.estimates import (

@@ -16,16 +16,16 @@ import pytest
 from pydantic import ValidationError
 
 from agent.episode.episode import Episode, EpisodeRequest, Fork, Outcome, Step
-from models.rl.buffer import Trajectory, trajectory
 from models.rl.config import PpoConfig
-from models.rl.curriculum import updated_rates
-from models.rl.forks import fork_advantages, fork_requests
 from models.rl.metrics import episode_metrics
-from models.rl.rollout_log import FORKED_FILE, Forks, RolloutLog
-from models.rl.rollouts import RolloutPool
-from models.rl.shaping import shaped_steps
-from models.rl.value_learner import _baselines, _offsets
-from models.rl.weighting import _steered
+from models.rl.rollouts.curriculum import updated_rates
+from models.rl.rollouts.forks import fork_advantages, fork_requests
+from models.rl.rollouts.log import FORKED_FILE, Forks, RolloutLog
+from models.rl.rollouts.pool import RolloutPool
+from models.rl.updates.buffer import Trajectory, trajectory
+from models.rl.updates.shaping import shaped_steps
+from models.rl.updates.weighting import _steered
+from models.rl.value.learner import _baselines, _offsets
 from sandbox.actions import Wait
 from tests.models.corridor import SHORT
 from tests.models.test_ppo_weighting import item, of_episodes, weighed

@@ -17,14 +17,14 @@ import torch
 from transformers import PreTrainedModel
 
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.rl.advantages import Floats
-from models.rl.buffer import Trajectory, TrajectoryStep
 from models.rl.config import PpoConfig
-from models.rl.critic import Critic
-from models.rl.replay import ReplayPool
-from models.rl.update import PolicyLearner
-from models.rl.value_learner import ValueLearner
-from models.rl.weighting import weigh_round
+from models.rl.updates.advantages import Floats
+from models.rl.updates.buffer import Trajectory, TrajectoryStep
+from models.rl.updates.replay import ReplayPool
+from models.rl.updates.update import PolicyLearner
+from models.rl.updates.weighting import weigh_round
+from models.rl.value.critic import Critic
+from models.rl.value.learner import ValueLearner
 from models.training.batching import EncodedSample
 
 GOLDEN = Path(__file__).with_name("golden_ppo.json")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.rl.advantages import (
+from models.rl.updates.advantages import (
     baseline_advantages,
     batch_advantages,
     decoupled_gae,

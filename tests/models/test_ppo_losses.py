@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from models.rl.config import PpoConfig
-from models.rl.losses import entropy, log_ratio, policy_loss, token_weights, value_loss
-from models.rl.update import loss_settings
+from models.rl.updates.losses import entropy, log_ratio, policy_loss, token_weights, value_loss
+from models.rl.updates.update import loss_settings
 
 
 def weights(steps: list[int], aggregation: str, **totals: int) -> list[float]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.rl.buffer import Trajectory, TrajectoryStep
 from models.rl.config import PpoConfig
-from models.rl.off_policy import episode_correction, loglinear_proximal, sequence_kept, staleness, token_correction
+from models.rl.updates.buffer import Trajectory, TrajectoryStep
+from models.rl.updates.off_policy import episode_correction, loglinear_proximal, sequence_kept, staleness, token_correction
 
 WEIGHTS = [0.1, 0.6, 1.0, 3.0, 9.0]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
-from models.rl.buffer import trajectory
 from models.rl.config import PpoConfig
 from models.rl.metrics import episode_metrics, think_tokens, trajectory_metrics
-from models.rl.shaping import overlong, shaped_steps
+from models.rl.updates.buffer import trajectory
+from models.rl.updates.shaping import overlong, shaped_steps
 from sandbox.actions import Action, Click, InvalidAction
 from sandbox.tasks.task import Task
 

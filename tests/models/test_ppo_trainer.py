@@ -39,10 +39,10 @@ from models.http.engine import HttpEngine
 from models.merging.config import MethodConfig
 from models.merging.merge import merge
 from models.rl.config import PpoConfig
-from models.rl.curriculum import quotas, round_requests
-from models.rl.replay import ReplayPool
+from models.rl.rollouts.curriculum import quotas, round_requests
 from models.rl.trainer import PpoResult, PpoRun, rollout_log_of, train_ppo
-from models.rl.value_pretraining import CriticSource
+from models.rl.updates.replay import ReplayPool
+from models.rl.value.pretraining import CriticSource
 from models.server.settings import ServerSettings
 from models.supervised.training_set import TrainingSample, encode_samples
 from models.training.batching import EncodedSample, tensors

@@ -17,14 +17,14 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.policy.policy import Message
 from models.families.chat import EncodedChat
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise
-from models.rl.buffer import State, Trajectory, TrajectoryStep, microbatches, random_groups, step_lengths, step_refs, trajectory
 from models.rl.config import PpoConfig
-from models.rl.critic import Batching, Critic, predict
-from models.rl.replay import ReplayPool
 from models.rl.state import Counters, load_state, save_state
-from models.rl.update import PolicyLearner, response_log_distribution
-from models.rl.value_learner import Gate, ValueLearner
-from models.rl.weighting import weigh_round
+from models.rl.updates.buffer import State, Trajectory, TrajectoryStep, microbatches, random_groups, step_lengths, step_refs, trajectory
+from models.rl.updates.replay import ReplayPool
+from models.rl.updates.update import PolicyLearner, response_log_distribution
+from models.rl.updates.weighting import weigh_round
+from models.rl.value.critic import Batching, Critic, predict
+from models.rl.value.learner import Gate, ValueLearner
 from models.training.adapters import prepare_for_training
 from models.training.batching import EncodedSample, tensors
 from models.training.forward import weighted_loss
@@ -107,7 +107,7 @@ def test_a_good_action_becomes_likelier_and_a_bad_one_less_likely(model: ShiftQw
     values = [1.0, -1.0] * 3
 
     def log_likelihoods() -> np.ndarray:
-        from models.rl.buffer import step_batches
+        from models.rl.updates.buffer import step_batches
 
         totals = np.zeros(len(items))
         with torch.no_grad():

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from models.rl.buffer import Trajectory, TrajectoryStep
 from models.rl.config import PpoConfig
-from models.rl.weighting import Weighting, weigh_round
+from models.rl.updates.buffer import Trajectory, TrajectoryStep
+from models.rl.updates.weighting import Weighting, weigh_round
 
 
 def item(number: int, task: str, reward: float, *, instance: str = "", widths: Sequence[int] = (2,)) -> Trajectory:

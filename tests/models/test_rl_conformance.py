@@ -20,14 +20,14 @@ from benchmarks.invariants.all import INVARIANTS
 from benchmarks.invariants.library import Invariant, Missing, naive_gae
 from benchmarks.ours.rl_functions import LIBRARY
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM
-from models.rl.advantages import decoupled_gae
-from models.rl.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
 from models.rl.config import PpoConfig
-from models.rl.critic import Batching, Critic, predict, rewards_per_value
-from models.rl.off_policy import episode_correction, staleness
-from models.rl.replay import ReplayPool
-from models.rl.update import PolicyLearner, response_log_distribution
-from models.rl.weighting import weigh_round
+from models.rl.updates.advantages import decoupled_gae
+from models.rl.updates.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
+from models.rl.updates.off_policy import episode_correction, staleness
+from models.rl.updates.replay import ReplayPool
+from models.rl.updates.update import PolicyLearner, response_log_distribution
+from models.rl.updates.weighting import weigh_round
+from models.rl.value.critic import Batching, Critic, predict, rewards_per_value
 from sandbox.actions import Action, Click, Finished, InvalidAction
 from sandbox.tasks.task import Task
 from tests.models.ppo_episodes import per_token, random_trajectories, tiny_policy

@@ -29,8 +29,8 @@ from agent.prompts.prompt import PromptBuilder
 from models.families.chat import ChatCodec
 from models.families.registry import load_policy
 from models.rl.config import PpoConfig
-from models.rl.replay import ReplayPool
 from models.rl.trainer import LivePolicy, OnRound, PpoResult, PpoRun, embedded_policy, train_ppo
+from models.rl.updates.replay import ReplayPool
 from models.training.batching import EncodedSample
 from sandbox.tasks.task import Task
 from tests.models.corridor import SHORT, CorridorPool, Refusing
@@ -85,7 +85,7 @@ def train(run: PpoRun, collector: Collector, on_progress: OnRound = lambda *_: N
     return asyncio.run(main())
 
 
-def ranks_alive(folder: Path, module: str = "models.rl.process") -> list[psutil.Process]:
+def ranks_alive(folder: Path, module: str = "models.rl.distributed.process") -> list[psutil.Process]:
     """Those that are alive of the runs below a folder."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):

@@ -1,5 +1,5 @@
 """Several that learn as one: whatever their number, the same weights, the same decisions, the same errors. The arithmetic of
-models/rl/process_group.py on threads (learning_together.py); real processes, their starts and ends are test_rl_processes.py's.
+models/rl/distributed/process_group.py on threads (learning_together.py); real processes, their starts and ends are test_rl_processes.py's.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.policy.policy import Message
-from models.rl import process
-from models.rl.buffer import Trajectory, TrajectoryStep, step_batches
 from models.rl.config import PpoConfig
-from models.rl.critic import Critic
+from models.rl.distributed import process
+from models.rl.distributed.process_group import ProcessGroup
+from models.rl.distributed.ranks import RankProcesses
 from models.rl.learner import Round
-from models.rl.process_group import ProcessGroup
-from models.rl.ranks import RankProcesses
-from models.rl.replay import ReplayPool
-from models.rl.rollout_log import RolloutLog
-from models.rl.update import PolicyLearner
-from models.rl.value_learner import ValueLearner
-from models.rl.weighting import weigh_round
+from models.rl.rollouts.log import RolloutLog
+from models.rl.updates.buffer import Trajectory, TrajectoryStep, step_batches
+from models.rl.updates.replay import ReplayPool
+from models.rl.updates.update import PolicyLearner
+from models.rl.updates.weighting import weigh_round
+from models.rl.value.critic import Critic
+from models.rl.value.learner import ValueLearner
 from models.training.adapters import prepare_for_training
 from models.training.batching import EncodedSample
 from models.training.zero import is_shared_out

@@ -22,9 +22,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from models.checkpoints.checkpoint import save
 from models.families.registry import load_policy, policy_without_weights
 from models.rl.config import PpoConfig
-from models.rl.process_group import ProcessGroup
+from models.rl.distributed.process_group import ProcessGroup
 from models.rl.state import Counters, load_optimizers, load_state, save_optimizers, save_state
-from models.rl.value_learner import Gate
+from models.rl.value.learner import Gate
 from models.training.zero import gathered, is_shared_out, prepare_deepspeed
 from tests.models.ppo_episodes import per_token
 from tests.models.test_rl_together import BATCHES, SETTINGS, Part, assert_same, broken, parts

@@ -25,13 +25,13 @@ from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.policy import Message, Policy, Prompt, Response
 from agent.prompts.prompt import PromptBuilder
 from models.families.tiny_vision import tiny_vision_policy
-from models.rl.buffer import trajectory
 from models.rl.clocks import MeteredPolicy
 from models.rl.config import PpoConfig
-from models.rl.curriculum import batch_episodes, instances_met, num_rounds, num_to_admit, stream_requests
 from models.rl.metrics import staleness_metrics
-from models.rl.rollout_log import Block, RolloutLog
-from models.rl.rollouts import AGAIN, RolloutPool
+from models.rl.rollouts.curriculum import batch_episodes, instances_met, num_rounds, num_to_admit, stream_requests
+from models.rl.rollouts.log import Block, RolloutLog
+from models.rl.rollouts.pool import AGAIN, RolloutPool
+from models.rl.updates.buffer import trajectory
 from sandbox.actions import Wait
 from sandbox.tasks.task import Split, Task
 from tests.models.chat_models import png

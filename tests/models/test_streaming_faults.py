@@ -27,9 +27,9 @@ from agent.episode.loop import EpisodeLimits
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.prompts.prompt import PromptBuilder
 from models.rl.config import PpoConfig
-from models.rl.replay import ReplayPool
-from models.rl.rollout_log import RolloutLog
+from models.rl.rollouts.log import RolloutLog
 from models.rl.trainer import PpoRun, train_ppo
+from models.rl.updates.replay import ReplayPool
 from sandbox.tasks.task import Task
 from tests.models.corridor import SHORT, CorridorPool, Refusing
 

@@ -12,15 +12,15 @@ import torch
 
 from models.families.registry import load_codec, load_policy
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM
-from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
-from models.rl.critic import Critic, predict
-from models.rl.critic_checkpoint import load_critic, save_critic
-from models.rl.offline_fit import OfflineFit
-from models.rl.process_group import ProcessGroup
-from models.rl.value_learner import Gate, ValueLearner, held_apart
-from models.rl.value_pretraining import fit_offline
-from models.rl.weighting import weigh_round
+from models.rl.distributed.process_group import ProcessGroup
+from models.rl.updates.buffer import Trajectory
+from models.rl.updates.weighting import weigh_round
+from models.rl.value.critic import Critic, predict
+from models.rl.value.critic_checkpoint import load_critic, save_critic
+from models.rl.value.learner import Gate, ValueLearner, held_apart
+from models.rl.value.offline_fit import OfflineFit
+from models.rl.value.pretraining import fit_offline
 from tests.models.ppo_episodes import random_trajectories, tiny_policy
 from warehouse.core.errors import CheckpointError, ValueGateNotPassed
 

@@ -26,11 +26,11 @@ from models.families.registry import is_vision, load_codec, load_policy, max_pos
 from models.families.tiny_vision import IMAGE, page_vision_policy, tiny_vision_policy
 from models.families.tokenizer import WordCodec
 from models.families.vision import PATCH_FAMILIES, TILE_FAMILIES, KeptPixels, VisionCodec, collate_vision, vision_inputs
-from models.rl.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
-from models.rl.critic import Critic
-from models.rl.losses import entropy
 from models.rl.metrics import num_left_out
-from models.rl.update import response_log_distribution
+from models.rl.updates.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
+from models.rl.updates.losses import entropy
+from models.rl.updates.update import response_log_distribution
+from models.rl.value.critic import Critic
 from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample

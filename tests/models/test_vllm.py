@@ -25,8 +25,8 @@ from models.families.tiny_vision import tiny_vision_policy
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from models.rl.config import PpoConfig
-from models.rl.replay import ReplayPool
 from models.rl.trainer import PpoResult, PpoRun, train_ppo
+from models.rl.updates.replay import ReplayPool
 from models.training.adapter_config import AdapterConfig
 from models.training.adapters import prepare_for_training, save_adapter
 from pipelines.policy_server.following import Follower, ServersElsewhere

@@ -42,7 +42,7 @@ from assets.stages.requests import DemonstrateRequest
 from assets.stages.resources import StageRunner
 from models.http import replica
 from models.http.config import HttpEngineConfig
-from models.rl import rollouts
+from models.rl.rollouts import pool as rollouts
 from pipelines.cli.runs import run as run_command
 from pipelines.cluster.sessions import collecting
 from pipelines.orchestration.runs.executor import LAUNCH_TAG

@@ -26,7 +26,7 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Run, RunStep
-from models.rl.rollout_log import BATCHES_FILE, BatchLine, RolloutLog
+from models.rl.rollouts.log import BATCHES_FILE, BatchLine, RolloutLog
 from pipelines.cli.app import app
 from pipelines.forgetting.forgetting import begin, find
 from pipelines.forgetting.subjects import subject_of

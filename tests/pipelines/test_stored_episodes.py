@@ -9,7 +9,7 @@ import pytest
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Purpose, Step
 from agent.episode.rows import rows
 from agent.policy.policy import Message
-from models.rl.buffer import trajectory
+from models.rl.updates.buffer import trajectory
 from pipelines.stages.stored_episodes import stored_episodes
 from sandbox.actions import Click, Wait
 from sandbox.tasks.task import Split, Task

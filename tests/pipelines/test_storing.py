@@ -13,7 +13,7 @@ from agent.episode import log as episode_log
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.episode.log import EpisodeLog
 from agent.episode.runner import crashed_episode
-from models.rl.rollout_log import RolloutLog
+from models.rl.rollouts.log import RolloutLog
 from pipelines.stages import storing
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.kept_episodes import KeptEpisodes

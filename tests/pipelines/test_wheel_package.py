@@ -127,13 +127,13 @@ def test_without_what_trains_a_home_is_read(wheel: Path, folder: Path, version: 
 
 def test_a_checkout_has_one_module_of_each_name() -> None:
     look = (
-        "import flywheel.sandbox.session, sandbox.session, models.rl.losses; from flywheel.models.rl import losses;"
+        "import flywheel.sandbox.session, sandbox.session, models.rl.updates.losses; from flywheel.models.rl import losses;"
         "from importlib.resources import files; from flywheel.sandbox.tasks.miniwob import source;"
-        "print(flywheel.sandbox.session is sandbox.session, losses is models.rl.losses, losses.__name__, losses.__spec__.name,"
+        "print(flywheel.sandbox.session is sandbox.session, losses is models.rl.updates.losses, losses.__name__, losses.__spec__.name,"
         "(files(flywheel.sandbox.tasks.miniwob) / 'tasks.yaml').is_file())"
     )
     said = subprocess.run([sys.executable, "-c", look], cwd=ROOT, text=True, capture_output=True)
-    assert said.stdout.split() == ["True", "True", "models.rl.losses", "models.rl.losses", "True"], said.stderr
+    assert said.stdout.split() == ["True", "True", "models.rl.updates.losses", "models.rl.updates.losses", "True"], said.stderr
 
 
 def test_a_checkout_runs_modules_by_either_name(tmp_path: Path) -> None:

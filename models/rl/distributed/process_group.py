@@ -1,8 +1,8 @@
 """Data-parallel processes: each computes its share of a batch, and the results are summed over all ranks before anything is decided.
 
 All ranks run the same code on the same numbers and hold the same weights, so all take the same decisions: whether a KL stops an update,
-whether a loss is a finite number, what the next weights are. In a group of one process nothing here does anything. update.py and critic.py
-say what is learned; ranks.py has the processes started and ended.
+whether a loss is a finite number, what the next weights are. In a group of one process nothing here does anything.
+models/rl/updates/update.py and models/rl/value/critic.py say what is learned; ranks.py has the processes started and ended.
 
 Collectives go over gloo, gradients on GPUs over NCCL. When a process dies, gloo fails at once; NCCL may not notice, so every sum of
 gradients comes after a sum over gloo.
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from models.rl.advantages import Floats
+from models.rl.updates.advantages import Floats
 from models.training.batching import share_out
 from models.training.hosts import TIMEOUT
 from models.training.processes import is_of_collectives, use_interface_of

@@ -3,7 +3,7 @@
 UI-TARS-2 (arXiv 2509.02544) pretrains it on episodes of a fixed policy until loss and explained variance have converged, VC-PPO (arXiv
 2503.01491) for a number of steps. Here the episodes are those that a home has stored, of the policy that enters an iteration and of all
 iterations before, and convergence is measured on instances that the critic is not fitted to. What it learns in the rounds of a run is
-value_learner.py's.
+learner.py's.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 
 from agent.episode.episode import Episode
 from models.checkpoints import checkpoint
-from models.rl.advantages import Floats, explained_variance
-from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
-from models.rl.critic import predict
-from models.rl.offline_fit import OfflineFit
-from models.rl.value_learner import ValueLearner, held_apart
+from models.rl.updates.advantages import Floats, explained_variance
+from models.rl.updates.buffer import Trajectory
+from models.rl.value.critic import predict
+from models.rl.value.learner import ValueLearner, held_apart
+from models.rl.value.offline_fit import OfflineFit
 from models.training.adapters import trained_parameters
 from sandbox.tasks.task import Split
 from warehouse.core.errors import ConfigError

@@ -4,7 +4,7 @@ Three policies: the sampler (mu, whose log-probabilities were stored with the to
 update, which the ratio is clipped against), and the one being updated. The weight of a token is proximal / sampler, constant through an
 update; 0 takes a token out of the policy loss. Such a token stays part of GAE and of the value targets.
 
-What is logged of staleness is a batch's matter (metrics.py). Shape suffixes: N tokens; T response tokens of one episode.
+What is logged of staleness is a batch's matter (models/rl/metrics.py). Shape suffixes: N tokens; T response tokens of one episode.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.rl.advantages import Floats
-from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
-from models.rl.losses import log_ratio
+from models.rl.updates.advantages import Floats
+from models.rl.updates.buffer import Trajectory
+from models.rl.updates.losses import log_ratio
 
 Counts = NDArray[np.int64]
 OUTLIER_RATIOS = (1e-4, 100.0)

@@ -8,10 +8,10 @@ import numpy as np
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.episode.fork import siblings
-from models.rl.advantages import Floats, mean_of_others, returns
-from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
-from models.rl.critic import rewards_per_value, slots
+from models.rl.updates.advantages import Floats, mean_of_others, returns
+from models.rl.updates.buffer import Trajectory
+from models.rl.value.critic import rewards_per_value, slots
 from warehouse.core.identity import stable_fraction
 
 ForkEpisode = Callable[[Episode], list[EpisodeRequest]]

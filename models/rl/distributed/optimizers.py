@@ -2,8 +2,8 @@
 
 `WholeOptimizer` is plain torch, its gradients summed by process_group.py. `ZeroOptimizer` (Rajbhandari et al. 2020, arXiv 1910.02054)
 shares out the optimizer's state (stage 1), gradients too (2), weights too (3). Both have one interface, and either reads what any number of
-processes wrote of either for a killed run (state.py has the files): of parameter i, by its number among the trained ones, `i.KEY` is the
-whole tensor, `i.KEY@START` a piece of it, flattened, from START on.
+processes wrote of either for a killed run (models/rl/state.py has the files): of parameter i, by its number among the trained ones, `i.KEY`
+is the whole tensor, `i.KEY@START` a piece of it, flattened, from START on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.rl.process_group import ProcessGroup
+from models.rl.distributed.process_group import ProcessGroup
 from models.training.adapters import trained_parameters
 from models.training.zero import prepare_deepspeed, share_out_weights, use_timeout
 

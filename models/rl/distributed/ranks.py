@@ -21,9 +21,9 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from agent.episode.episode import Episode
 from models.families.registry import device_named
 from models.rl.config import PpoConfig
+from models.rl.distributed.process_group import ProcessGroup
 from models.rl.learner import Round
-from models.rl.process_group import ProcessGroup
-from models.rl.replay import ReplayPool
+from models.rl.updates.replay import ReplayPool
 from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.launcher import GRACE_S, LAUNCH_FOLDER, Launch
 from warehouse.core.home import atomic_write
@@ -111,7 +111,9 @@ class RankProcesses:
             num_ct=len(replay.ct),
         )
         self._num_sent = 0
-        self._launch = Launch("models.rl.process", [str(self._folder)], self._folder, num_processes=group.size, hosts=hosts, leads=True)
+        self._launch = Launch(
+            "models.rl.distributed.process", [str(self._folder)], self._folder, num_processes=group.size, hosts=hosts, leads=True
+        )
         device_beside(device, self._launch.num_here)
 
     def start(self) -> None:

@@ -1,5 +1,5 @@
 """The critic's gate and its fits within a run: when it is fitted to what, and when it may steer the policy. The model itself is critic.py,
-what it learns before the run value_pretraining.py.
+what it learns before the run pretraining.py.
 
 A critic that has not shown that it predicts returns does not steer: value estimates may even be anticorrelated with the reward before
 pretraining (UI-TARS-2, arXiv 2509.02544, on value pretraining). The gate only ever looks at episodes that the critic was not fitted to,
@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from models.rl.advantages import Advantages, Floats, decoupled_gae, explained_variance, length_adaptive_lambda, mean_of_others
-from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
-from models.rl.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
-from models.rl.optimizers import Optimizer, WholeOptimizer, ZeroOptimizer
-from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
+from models.rl.distributed.optimizers import Optimizer, WholeOptimizer, ZeroOptimizer
+from models.rl.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from models.rl.updates.advantages import Advantages, Floats, decoupled_gae, explained_variance, length_adaptive_lambda, mean_of_others
+from models.rl.updates.buffer import Trajectory
+from models.rl.value.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
 from warehouse.core.identity import stable_fraction
 
 

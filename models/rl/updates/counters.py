@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from models.rl.losses import PolicyLoss
-from models.rl.process_group import ProcessGroup
+from models.rl.distributed.process_group import ProcessGroup
+from models.rl.updates.losses import PolicyLoss
 
 SUMMED = ("loss", "kl", "mismatch", "entropy", "clipped_low", "clipped_high", "corrected", "dropped")
 """What a rank measures of its share of a minibatch. `tokens` and `steps` are the whole minibatch's on every rank."""

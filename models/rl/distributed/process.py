@@ -1,5 +1,5 @@
-"""One rank from 1 up of a run that trains in several processes: `python -m models.rl.process FOLDER`. ranks.py has it started and sends it
-each round.
+"""One rank from 1 up of a run that trains in several processes: `python -m models.rl.distributed.process FOLDER`. ranks.py has it started
+and sends it each round.
 
 It learns from each batch as the leader does, and nothing else: it collects nothing and writes nothing of the run.
 """
@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 
 from agent.episode.episode import Episode
+from models.rl.distributed.process_group import ProcessGroup
+from models.rl.distributed.ranks import BATCH, JOB_FILE, Job, Save, device_beside, has_saved, next_order
 from models.rl.learner import Learner
-from models.rl.process_group import ProcessGroup
-from models.rl.ranks import BATCH, JOB_FILE, Job, Save, device_beside, has_saved, next_order
-from models.rl.replay import ReplayPool
-from models.rl.rollout_log import RolloutLog
+from models.rl.rollouts.log import RolloutLog
 from models.rl.state import save_optimizers
+from models.rl.updates.replay import ReplayPool
 from models.training.launcher import NodeJob, store_at
 from models.training.processes import NODE_JOB, work_as_rank
 

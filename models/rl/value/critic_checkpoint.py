@@ -9,8 +9,8 @@ from safetensors import SafetensorError
 
 from models.checkpoints import checkpoint
 from models.rl.config import PpoConfig
-from models.rl.critic import Critic
 from models.rl.state import load_weights, save_weights
+from models.rl.value.critic import Critic
 from warehouse.core.errors import CheckpointError
 
 CRITIC_FILE = "critic.safetensors"

@@ -18,15 +18,15 @@ from torch.nn.functional import log_softmax
 from transformers import PreTrainedModel
 
 from models.engine.vision_units import placeholder_ids
-from models.rl.advantages import Floats, normalised
-from models.rl.buffer import StepBatch, Trajectory, filler, gathered, step_batches, step_refs
 from models.rl.config import PpoConfig
-from models.rl.counters import TokenCounters, UpdateCounters
-from models.rl.losses import LossSettings, kl_k3, policy_loss, token_weights
-from models.rl.off_policy import episode_correction, loglinear_proximal, staleness, token_correction
-from models.rl.optimizers import Optimizer, WholeOptimizer, ZeroOptimizer
-from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
-from models.rl.replay import ReplayPool
+from models.rl.distributed.optimizers import Optimizer, WholeOptimizer, ZeroOptimizer
+from models.rl.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from models.rl.updates.advantages import Floats, normalised
+from models.rl.updates.buffer import StepBatch, Trajectory, filler, gathered, step_batches, step_refs
+from models.rl.updates.counters import TokenCounters, UpdateCounters
+from models.rl.updates.losses import LossSettings, kl_k3, policy_loss, token_weights
+from models.rl.updates.off_policy import episode_correction, loglinear_proximal, staleness, token_correction
+from models.rl.updates.replay import ReplayPool
 from models.training.adapters import adapters_off
 from models.training.batching import EncodedSample
 from models.training.forward import LogitsWhere

@@ -1,4 +1,4 @@
-"""The value model: a copy of the policy's backbone with a scalar head, its estimates and its fitting. When it may steer: value_learner.py.
+"""The value model: a copy of the policy's backbone with a scalar head, its estimates and its fitting. When it may steer: learner.py.
 
 V is read at the position before a response token: what the episode will still earn, as the policy sees it when it is about to write that
 token. At level `step` only the first response token of each step has a value. What the critic trains is its own, never shared: its gradient
@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from models.rl.advantages import Floats, rewards_at_last_tokens
-from models.rl.buffer import (
+from models.rl.distributed.optimizers import Optimizer
+from models.rl.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from models.rl.updates.advantages import Floats, rewards_at_last_tokens
+from models.rl.updates.buffer import (
     State,
     StepBatch,
     StepRef,
@@ -32,9 +34,7 @@ from models.rl.buffer import (
     step_lengths,
     step_refs,
 )
-from models.rl.losses import value_loss
-from models.rl.optimizers import Optimizer
-from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
+from models.rl.updates.losses import value_loss
 from models.training.adapter_config import AdapterConfig
 from models.training.adapters import is_frozen, prepare_for_training
 from models.training.forward import hidden_where

@@ -18,8 +18,8 @@ from agent.episode.collector import Collector, LeaseUse, MeasuresLeases
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.fork import begin
 from agent.policy.policy import Policy
-from models.rl.forks import ForkEpisode
-from models.rl.rollout_log import Block, Forks, RolloutLog
+from models.rl.rollouts.forks import ForkEpisode
+from models.rl.rollouts.log import Block, Forks, RolloutLog
 from warehouse.core.errors import ModelError, SandboxError
 
 Group = tuple[str, int]

@@ -1,7 +1,7 @@
 """Rounds without an update because too many episodes crashed: which count as one, how long to wait after it, when to give up.
 
 Such a round is completed, so that a run that gave up resumes with fresh episodes when it is restarted. By then each crashed episode
-was requested twice by the pool (rollouts.py), and retried several times by the collector.
+was requested twice by the pool (pool.py), and retried several times by the collector.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which advantage every token of a round gets: the critic's, a baseline's (of the task, the group, the batch), or none while value
 pretraining holds the policy.
 
-Fits the critic on the way. The formulas are in advantages.py, the critic's own rules in value_learner.py.
+Fits the critic on the way. The formulas are in advantages.py, the critic's own rules in models/rl/value/learner.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.rl.advantages import (
+from models.rl.config import PpoConfig
+from models.rl.metrics import trajectory_metrics
+from models.rl.rollouts.forks import fork_advantages
+from models.rl.updates.advantages import (
     Floats,
     baseline_advantages,
     batch_advantages,
@@ -22,12 +25,9 @@ from models.rl.advantages import (
     returns,
     uniform_tasks,
 )
-from models.rl.buffer import Trajectory, with_token_rewards
-from models.rl.config import PpoConfig
-from models.rl.critic import Level, rewards_per_value
-from models.rl.forks import fork_advantages
-from models.rl.metrics import trajectory_metrics
-from models.rl.value_learner import ValueLearner
+from models.rl.updates.buffer import Trajectory, with_token_rewards
+from models.rl.value.critic import Level, rewards_per_value
+from models.rl.value.learner import ValueLearner
 from warehouse.core.errors import ValueGateNotPassed
 
 Weigh = Callable[[Sequence[Trajectory], PpoConfig, NDArray[np.bool_]], list[Floats]]

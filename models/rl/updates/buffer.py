@@ -20,9 +20,9 @@ from agent.episode.episode import CUT_OFF, Episode, Fork, Outcome, Step
 from agent.policy.policy import Message
 from models.families.chat import ChatCodec
 from models.families.vision import VisionCodec, collate_vision, screenshot_ids
-from models.rl.advantages import Floats
-from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
-from models.rl.shaping import ShapingConfig, shaped_steps
+from models.rl.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from models.rl.updates.advantages import Floats
+from models.rl.updates.shaping import ShapingConfig, shaped_steps
 from warehouse.core.errors import ModelError
 from warehouse.core.identity import content_id
 
