@@ -58,7 +58,7 @@ PAGES = {
     "an endless worker": "<script>new Worker(URL.createObjectURL(new Blob(['for(;;);'])))</script>",
     "a huge page": "<div style='width:30000000px;height:30000000px'>x</div>",
 }
-QUICK = ("an endless handler", "a blob that is gone", "replaced functions")
+QUICK = ("a blob that is gone", "replaced functions")
 AFTER = (
     actions.Wait(seconds=0.3),
     actions.Click(x=100, y=100),
@@ -81,7 +81,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, S
         yield made, Site(host="hostile.test", folder=folder)
 
 
-def play(hostile: tuple[Bench, Site], *todo: actions.Action) -> None:
+def play(hostile: tuple[Bench, Site], *todo: actions.Action, step_s: float = 6.0) -> None:
     """Take the actions beside another session, then restart in the same browser."""
     made, site = hostile
 
@@ -100,7 +100,7 @@ def play(hostile: tuple[Bench, Site], *todo: actions.Action) -> None:
 
     async def used() -> None:
         session = made.session(sites=(SHOP, OTHER, site), settle_limit_s=2.0)
-        session._limits = Limits(ready_s=120.0, step_s=6.0)
+        session._limits = Limits(ready_s=120.0, step_s=step_s)
         try:
             await use(session, await session.reset(TASK, 1))
         finally:
@@ -113,6 +113,12 @@ def play(hostile: tuple[Bench, Site], *todo: actions.Action) -> None:
 def test_no_page_makes_an_episode_an_error_of_the_infrastructure(hostile: tuple[Bench, Site], name: str) -> None:
     address = f"https://hostile.test/{list(PAGES).index(name)}.html"
     play(hostile, actions.Navigate(url=address), *AFTER)
+
+
+def test_a_click_that_never_returns_costs_its_page_alone(hostile: tuple[Bench, Site]) -> None:
+    """Two of those actions; the long test of "an endless handler" takes them all."""
+    address = f"https://hostile.test/{list(PAGES).index('an endless handler')}.html"
+    play(hostile, actions.Navigate(url=address), actions.Click(x=100, y=100), actions.Navigate(url="https://shop.test/"), step_s=1.5)
 
 
 OTHER_ADDRESSES = ("blob:null/x", "https://nothing.test/", "about:blank")
