@@ -3,9 +3,6 @@
 One thread a process: the suite runs on two cores with two workers, and a tiny model only waits for a second thread. And bytecode is kept,
 also where the environment says otherwise: the suite starts hundreds of processes, each of which would compile all of ours again, and half
 of what collecting takes is pytest's rewriting of the tests, which it keeps as bytecode too. `make clean` removes it.
-
-Temporary folders lie in memory where there is room: every commit of a table waits for the disk, if there is one. What tests of power cuts
-and full disks need, they mount.
 """
 
 from __future__ import annotations
@@ -33,10 +30,6 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 # GNU readline, which pytest loads, tells every process that it starts to be as wide as a terminal; a console that was made then stays so.
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
-
-IN_MEMORY, ROOM_BYTES = "/dev/shm", 4 << 30
-if os.access(IN_MEMORY, os.W_OK) and (_free := os.statvfs(IN_MEMORY)).f_bavail * _free.f_frsize >= ROOM_BYTES:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)  # where pytest makes its temporary folders
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -38,12 +38,12 @@ def logged(modules: Iterable[str]) -> set[str]:
 
 
 def test_every_metric_of_episodes_and_updates_is_on_the_page() -> None:
-    names = logged(["metrics", "weighting", "counters"])
+    names = logged(["metrics", "updates/weighting", "updates/counters"])
     assert names >= {"kl", "lambda_policy", "group_zero_std", "think_tokens_per_step", "exploded_kl", "staleness_mean"}
     assert {name for name in names if f"`{name}`" not in PAGE} == set()
 
 
 def test_every_metric_of_time_and_queues_is_on_a_page() -> None:
-    names = logged(["trainer", "clocks", "rollouts"])
+    names = logged(["trainer", "clocks", "rollouts/pool"])
     assert names >= {"wait_s", "update_s", "queue_waiting", "lease_busy_share", "left_out_steps"}
     assert {name for name in names if f"`{name}`" not in PAGE + STREAMING} == set()

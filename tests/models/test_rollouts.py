@@ -257,13 +257,14 @@ def test_the_last_screen_of_a_cut_episode_is_there_when_it_is_learned_from(tmp_p
 
 def test_a_batch_is_made_of_whole_groups_oldest_first(tmp_path: Path) -> None:
     async def main() -> None:
-        gates = {instance(request(LONG, 0)): asyncio.Event()}
+        gates = {instance(one): asyncio.Event() for one in (request(LONG, 0), request(SHORT, 2))}  # else the last may end before another
         async with RolloutPool(walking(4, gates), Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             held_up = [request(LONG, 0), request(LONG, 0, attempt=1)]
             groups = [[request(SHORT, i, attempt=0), request(SHORT, i, attempt=1)] for i in range(3)]
             pool.admit([*held_up, *(one for group in groups for one in group)])
             assert ids(await pool.batch(1, 3)) == [r.episode_id for r in groups[0] + groups[1]]
-            gates[instance(held_up[0])].set()
+            for gate in gates.values():
+                gate.set()
             assert ids(await pool.batch(2, 4)) == [r.episode_id for r in held_up + groups[2]]
 
     run(main())
