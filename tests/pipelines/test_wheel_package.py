@@ -127,7 +127,7 @@ def test_without_what_trains_a_home_is_read(wheel: Path, folder: Path, version: 
 
 def test_a_checkout_has_one_module_of_each_name() -> None:
     look = (
-        "import flywheel.sandbox.session, sandbox.session, models.rl.updates.losses; from flywheel.models.rl import losses;"
+        "import flywheel.sandbox.session, sandbox.session, models.rl.updates.losses; from flywheel.models.rl.updates import losses;"
         "from importlib.resources import files; from flywheel.sandbox.tasks.miniwob import source;"
         "print(flywheel.sandbox.session is sandbox.session, losses is models.rl.updates.losses, losses.__name__, losses.__spec__.name,"
         "(files(flywheel.sandbox.tasks.miniwob) / 'tasks.yaml').is_file())"
