@@ -17,6 +17,8 @@ from warehouse.core.errors import ConfigError
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+TOKEN_SHIFT = 3
+"""Of the quickstart's model, as models/families/shift_qwen3.py has it."""
 
 
 class _Settings(BaseModel):
@@ -33,10 +35,10 @@ class PolicySettings(_Settings):
         "writes it, ours or any other; huggingface: a model of the hub, or of its cache on this machine",
     )
     token_shift: int = Field(
-        3,
+        TOKEN_SHIFT,
         ge=2,
         le=16,
-        exclude_if=lambda value: value == 3,
+        exclude_if=lambda value: value == TOKEN_SHIFT,
         description="quickstart: each position also reads so many tokens before it, at its input (models/families/shift_qwen3.py): "
         "elements whose names end alike are told apart where this reaches their first words",
     )
@@ -60,7 +62,7 @@ class PolicySettings(_Settings):
             )
         if self.is_random and self.dtype not in ("as stored", "float32"):
             raise ValueError(f"policy.dtype is {self.dtype!r}: the {self.source} policy has float32 weights: use float32 or remove it")
-        if self.token_shift != 3 and self.source != "quickstart":
+        if self.token_shift != TOKEN_SHIFT and self.source != "quickstart":
             raise ValueError(f"policy.token_shift is {self.token_shift}: the {self.source} policy has no token shift: remove the setting")
         return self
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 from transformers import PreTrainedTokenizerFast
 
-from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.families.shift_qwen3 import ShiftQwen3Config, ShiftQwen3ForCausalLM, initialise, tiny_config
 from models.families.tokenizer import build_tokenizer, equivalent_characters
 
 
-def seed_policy(words: Iterable[str], seed: int, token_shift: int = 3) -> tuple[ShiftQwen3ForCausalLM, PreTrainedTokenizerFast]:
+def seed_policy(
+    words: Iterable[str], seed: int, token_shift: int = ShiftQwen3Config.num_shifted_tokens
+) -> tuple[ShiftQwen3ForCausalLM, PreTrainedTokenizerFast]:
     """A policy whose tokenizer has a token for each of `words`, each position of which also reads the `token_shift` tokens before it."""
     tokenizer = build_tokenizer(words)
     config = tiny_config(

@@ -10,6 +10,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
+from assets.settings.agent import TOKEN_SHIFT
+from models.families.seed_policy import seed_policy
 from models.families.shift_qwen3 import ShiftQwen3Config, ShiftQwen3ForCausalLM, initialise, tiny_config
 
 MakeModel = Callable[..., tuple[ShiftQwen3ForCausalLM, Any]]
@@ -68,6 +70,11 @@ def test_packing_changes_nothing(make_model: MakeModel, token_shift: int) -> Non
     for prompt in PROMPTS:
         end += len(prompt)
         torch.testing.assert_close(logits[end - len(prompt) : end], last_logits(model, prompt), atol=1e-5, rtol=1e-5)
+
+
+def test_a_seed_policy_reads_as_far_back_as_asked_and_as_policies_are_set_by_default() -> None:
+    reach = {asked: len(seed_policy(("click", "ok"), 0, *asked)[0].model.shift) for asked in ((), (6,))}
+    assert reach == {(): TOKEN_SHIFT, (6,): 6}
 
 
 def test_a_filled_cache_without_the_ids_before_it_is_refused(make_model: MakeModel) -> None:

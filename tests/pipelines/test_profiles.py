@@ -157,6 +157,7 @@ def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch):
     ("text", "words"),
     [
         ("extends: smoke\nsandbx: {num_sessions: 3}\n", ["sandbx", "unknown key"]),
+        ("extends: pixels\npolicy: {token_shift: 6}\n", ["policy.token_shift is 6", "small-vision", "remove the setting"]),
         ("extends: quickstart\nsft_mixture: {correction: {}}\n", ["`sft_mixture.correction: {}`", "draws, max_repeats", "null"]),
         ("extends: smoke\nrl: {round: 3}\n", ["rl.round", "unknown key"]),
         ("extends: smoke\nseed: many\n", ["seed", "'many'", "integer"]),
